@@ -32,6 +32,7 @@ __all__ = [
     "product_of",
     "reads_of",
     "substitute",
+    "variables_in",
     "walk",
 ]
 
@@ -132,6 +133,11 @@ def plain_index(subscript: Subscript) -> str | None:
 def plain_indices(subscripts: Iterable[Subscript]) -> list[str | None]:
     """`plain_index` each."""
     return [s.name if isinstance(s, Affine) else None for s in subscripts]
+
+
+def variables_in(subscripts: Iterable[Subscript]) -> set[str]:
+    """The indices and sizes that those of the subscripts which are affine depend on."""
+    return {name for subscript in subscripts if isinstance(subscript, Affine) for name in subscript.variables()}
 
 
 def is_number(subscript: Subscript) -> bool:

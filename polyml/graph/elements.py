@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import islpy as isl
 
-from polyml.expressions import Read, Subscript
+from polyml.expressions import Read, Subscript, variables_in
 from polyml.graph.ir import Equation, Tensor
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import parameters_text
@@ -18,7 +18,7 @@ def all_elements(tensor: Tensor) -> isl.Set:
     """The box of a tensor's subscripts."""
     names = [f"e{d}" for d in range(len(tensor.shape))]
     limits = [f"0 <= {name} < {n.isl_text()}" for name, n in zip(names, tensor.shape, strict=True)]
-    sizes = sorted({name for extent in tensor.shape for name in extent.variables()})
+    sizes = sorted(variables_in(tensor.shape))
     where = f" : {' and '.join(limits)}" if limits else ""
     return isl.Set(f"{parameters_text(sizes)}{{ [{', '.join(names)}]{where} }}")
 
@@ -33,6 +33,6 @@ def elements_at(points: isl.Set, indices: Sequence[str], subscripts: Sequence[Su
     places = [s for s in subscripts if isinstance(s, Affine)]
     if len(places) < len(subscripts):
         return isl.Set(f"{{ [{', '.join(f'e{d}' for d in range(len(subscripts)))}] }}")
-    names = sorted({name for place in places for name in place.variables()} - set(indices))
+    names = sorted(variables_in(places) - set(indices))
     text = f"[{', '.join(indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
     return points.reset_tuple_id().apply(isl.Map(f"[{', '.join(names)}] -> {{ {text} }}"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import islpy as isl
 
-from polyml.expressions import Read
+from polyml.expressions import Read, variables_in
 from polyml.graph.ir import Equation, Loop, Op
 from polyml.graph.traverse import equation_reads
 from polyml.records import dataclass
@@ -94,7 +94,7 @@ def _iterations(loops: Sequence[Loop], dims: Sequence[str]) -> isl.Set:
 
 
 def _head(places: Iterable[Affine], inside: Iterable[str]) -> str:
-    sizes = sorted({name for place in places for name in place.variables()} - set(inside))
+    sizes = sorted(variables_in(places) - set(inside))
     return parameters_text(sizes)
 
 

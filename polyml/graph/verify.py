@@ -12,7 +12,7 @@ from typing import assert_never
 import islpy as isl
 
 from polyml.dtypes import DType, boolean
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, variables_in
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.ops import INDEX_DTYPE, OPS, REDUCTIONS, result_dtype
 from polyml.records import dataclass
@@ -171,7 +171,7 @@ def _is_injective(eq: Equation) -> bool:
     places = [s for s in eq.target if isinstance(s, Affine)]
     if set(left) <= {s.name for s in places}:
         return True
-    parameters = sorted({name for s in places for name in s.variables()} - set(left))
+    parameters = sorted(variables_in(places) - set(left))
     text = ", ".join(s.isl_text() for s in places)
     relation = isl.Map(f"[{', '.join(parameters)}] -> {{ {eq.result.name}[{', '.join(left)}] -> [{text}] }}")
     points = eq.domain.project_out(isl.dim_type.set, len(left), len(eq.reduced)).set_tuple_name(eq.result.name)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import islpy as isl
 
-from polyml.expressions import Const, IndexValue, Read, walk
+from polyml.expressions import Const, IndexValue, Read, variables_in, walk
 from polyml.graph.flow import Access, Place, flow_within, places_of, points_of
 from polyml.graph.ir import Equation, Loop, Op
 from polyml.graph.traverse import equation_reads, made_within
@@ -195,7 +195,7 @@ def _mentioned(writer: Place, reads: Sequence[Access]) -> set[str]:
         if isinstance(node, IndexValue):
             found |= node.affine.variables()
         elif isinstance(node, Read) and node not in own:
-            found |= {name for s in node.subscripts if isinstance(s, Affine) for name in s.variables()}
+            found |= variables_in(node.subscripts)
     return found & set(writer.dims)
 
 
@@ -272,7 +272,7 @@ def _elements(
 ) -> isl.UnionMap:
     """From the instances, of which the variables in `kept` are told apart (all: when there is no entry), to the smaller tensor's elements."""
     affine = web.element(subscripts)
-    sizes = sorted({name for s in affine for name in s.variables()} - set(place.dims))
+    sizes = sorted(variables_in(affine) - set(place.dims))
     text = (
         f"{parameters_text(sizes)}{{ [{', '.join(place.dims)}] -> element[{', '.join(s.isl_text() for s in affine)}] }}"
     )

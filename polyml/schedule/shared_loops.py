@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import islpy as isl
 
+from polyml.expressions import variables_in
 from polyml.records import dataclass
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
@@ -88,7 +89,7 @@ def _complete(scop: Scop, order: Order, chosen: dict[str, str], core: str, summe
 def _candidates(scop: Scop, statement: Statement, core: str, wanted: str, summed: bool) -> list[str]:
     """The statement's indices, the likeliest first: what it sums over, or what stands where the core has its index in what both write."""
     target = scop.statements[core].target
-    written = {name for s in statement.target.subscripts if isinstance(s, Affine) for name in s.variables()}
+    written = variables_in(statement.target.subscripts)
     likely: list[str] = []
     if summed:
         likely = [index for index in statement.indices if index not in written]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
-from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, walk
+from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, variables_in, walk
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.scop.scop import Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, FloorDiv
@@ -102,7 +102,7 @@ def _windows(statement: Statement) -> tuple[frozenset[str], frozenset[str]]:
     """Indices of an update's sum that share a subscript with indices of its result, so that neighbouring results read what they read; and those of the result."""
     if statement.kind != "update":
         return frozenset(), frozenset()
-    kept = frozenset(i for s in statement.target.subscripts if isinstance(s, Affine) for i in s.variables())
+    kept = frozenset(variables_in(statement.target.subscripts))
     own = frozenset(statement.indices)
     shared: frozenset[str] = frozenset()
     for read in reads_of(statement.value):

@@ -51,9 +51,8 @@ MAX_ELEMENTS = 1 << 26
 def is_indirect(array: str, scop: Scop) -> bool:
     """Whether an access of the array has a subscript that is computed."""
     for statement in scop.statements.values():
-        accesses = [(a.array, a.subscripts) for a in (statement.target, statement.argument) if a is not None]
-        accesses += [(r.tensor, r.subscripts) for r in reads_of(statement.value)]
-        if any(name == array and not all(isinstance(s, Affine) for s in subscripts) for name, subscripts in accesses):
+        own = (access for access in statement.accesses if access.array == array)
+        if not all(isinstance(s, Affine) for access in own for s in access.subscripts):
             return True
     return False
 

@@ -17,7 +17,7 @@ from polyml.graph.ir import Carried, Check, Equation, Loop, Op, Tensor
 from polyml.new_names import underscored
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
-from polyml.scop.accesses import access_map, guarded_reads
+from polyml.scop.accesses import access_map
 from polyml.scop.copies import InPlace, save_overwritten
 from polyml.scop.levels import LoopLevel, enter_loops
 from polyml.scop.relations import Relations
@@ -282,10 +282,8 @@ class _Builder:
         live_in = {self.storage.get(t.name, t.name) for t in inputs}
         live_out = {self.storage.get(t.name, t.name) for t in outputs}
         statements = self.statements.values()
-        written = {a.array for s in statements for a in (s.target, s.argument) if a is not None}
-        subscripts = [u for s in statements for u in s.target.subscripts if not isinstance(u, Affine)]
-        expressions = [*(s.value for s in statements), *subscripts]
-        touched = written | {r.tensor for expr in expressions for r, _ in guarded_reads(expr)}
+        written = {access.array for s in statements for access in s.written}
+        touched = {array for s in statements for array in s.touched}
 
         def kind(array: str) -> ArrayKind:
             if array in live_in:

@@ -265,9 +265,8 @@ def _references(scop: Scop, arrays: Collection[str]) -> dict[str, tuple[list[_Re
     """Per array, of these, its reads and its writes, in written order; an update does both."""
     found: dict[str, tuple[list[_Reference], list[_Reference]]] = {array: ([], []) for array in arrays}
     for statement in scop.statements.values():
-        accesses = [a for a in (statement.target, statement.argument) if a is not None]
         reads = guarded_reads(statement.value)
-        for access in accesses:
+        for access in statement.written:
             reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
             if access.array not in found:
                 continue

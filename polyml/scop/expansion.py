@@ -13,7 +13,7 @@ from itertools import takewhile
 
 import islpy as isl
 
-from polyml.expressions import Read, map_reads, reads_of
+from polyml.expressions import Read, map_reads
 from polyml.scop.dependences import values_of
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -72,7 +72,7 @@ def _loops(array: Array, scop: Scop, most: int | None) -> list[tuple[str, Affine
     """The outer loops of all accesses that no value of the array crosses: variable, first value and number of values."""
     if most is not None and not is_known(array.shape):
         return []
-    users = [s for s in scop.statements.values() if array.name in _touched(s)]
+    users = [s for s in scop.statements.values() if array.name in s.touched]
     shared = _shared(users)
     if not shared:
         return []
@@ -111,16 +111,6 @@ def _shared(statements: Sequence[Statement]) -> list[str]:
     """The loops' variables, which all statements have first."""
     prefixes = [s.indices[: s.loop_depth] for s in statements]
     return [names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*prefixes, strict=False))]
-
-
-def _touched(statement: Statement) -> set[str]:
-    found = {read.tensor for read in reads_of(statement.value)}
-    for access in (statement.target, statement.argument):
-        if access is not None:
-            found |= {access.array} | {
-                r.tensor for s in access.subscripts if not isinstance(s, Affine) for r in reads_of(s)
-            }
-    return found
 
 
 def _range(users: list[Statement], position: int) -> tuple[int, int] | None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
-from polyml.expressions import Read, plain_indices, reads_of
-from polyml.scop.joining import Joining, accesses_of, box_extents, joined
+from polyml.expressions import Read, plain_indices, reads_of, variables_in
+from polyml.scop.joining import Joining, box_extents, joined
 from polyml.scop.products import with_used_sizes
 from polyml.scop.scop import Scop, Statement
 from polyml.scop.short_ends import LEAST_COPIED, with_short_ends
@@ -66,7 +66,7 @@ def joined_indices(scop: Scop, lanes_bytes: int, *, turns: bool = True) -> Scop:
 
 def _is_contraction(statement: Statement) -> bool:
     """Whether several operands move along what the statement sums over: register tiles are for such, which have rules of their own."""
-    kept = frozenset(i for s in statement.target.subscripts if isinstance(s, Affine) for i in s.variables())
+    kept = frozenset(variables_in(statement.target.subscripts))
     moving = {
         read.tensor
         for read in reads_of(statement.value)
@@ -107,7 +107,7 @@ def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
     """Neighbours among the statement's indices that are neighbours in an access, too."""
     found: dict[tuple[str, str], None] = {}
     indices = dict(zip(statement.indices, statement.indices[1:], strict=False))
-    for access in accesses_of(statement):
+    for access in statement.accesses:
         names = plain_indices(access.subscripts)
         found |= {(a, b): None for a, b in pairwise(names) if a is not None and b == indices.get(a, "")}
     return found
@@ -135,7 +135,7 @@ def _in_a_row(scop: Scop, name: str) -> Scop:
         large = _read_few_times(scop, statement)
         if large is None:
             return scop
-        kept = {v for s in statement.target.subscripts if isinstance(s, Affine) for v in s.variables()}
+        kept = variables_in(statement.target.subscripts)
         last = large.subscripts[-1]
         ends = {last.name} if isinstance(last, Affine) else set()
         pairs = (pair for pair in _pairs(statement) if not kept & set(pair) or pair[1] in ends)
@@ -171,9 +171,7 @@ def _with_short_end(scop: Scop, statement: Statement, operand: str | None) -> Re
         outer, inner = (None, None, *plain_indices(read.subscripts))[-2:]
         if outer is None or inner is None or not {outer, inner} <= kept:
             continue
-        others = {
-            v for r in reads if r is not read for s in r.subscripts if isinstance(s, Affine) for v in s.variables()
-        }
+        others = variables_in(s for r in reads if r is not read for s in r.subscripts)
         fits = extents[inner].constant < TILE if operand is None else read.tensor == operand
         if fits and not others & {outer, inner}:
             return read

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import IndexValue, Read, Subscript, map_reads, reads_of, walk
+from polyml.expressions import IndexValue, Read, Subscript, map_reads, walk
 from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.scop.products import product_of
@@ -16,7 +16,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["SHORT", "Joining", "accesses_of", "as_one_dimension", "box", "box_extents", "joined"]
+__all__ = ["SHORT", "Joining", "as_one_dimension", "box", "box_extents", "joined"]
 
 SHORT = 4
 """Elements of an end from which on it makes blocks of its own: index arithmetic for each row costs more than columns that are idle."""
@@ -33,7 +33,7 @@ def box_extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
                 return None
             found[index] = affine(high.to_python() + 1)
         return found if domain.is_box() else None
-    for access in accesses_of(statement):
+    for access in statement.accesses:
         for subscript, extent in zip(access.subscripts, scop.arrays[access.array].shape, strict=True):
             if isinstance(subscript, Affine) and subscript.name in statement.indices:
                 found.setdefault(subscript.name, extent)
@@ -87,7 +87,7 @@ class Joining:
         if extents is None:
             yield name, None
             return
-        for access in accesses_of(statement):
+        for access in statement.accesses:
             used = [
                 k for k, s in enumerate(access.subscripts) if isinstance(s, Affine) and s.variables() & {outer, inner}
             ]
@@ -109,7 +109,7 @@ class Joining:
     def users(self, array: str, dimension: int) -> Iterator[tuple[str, tuple[str, str] | None]]:
         """The statements that touch the array, and the pairs of indices by which they do."""
         for statement in self.scop.statements.values():
-            for access in accesses_of(statement):
+            for access in statement.accesses:
                 if access.array == array:
                     yield statement.name, self.pair_at(statement, access, dimension)
 
@@ -136,10 +136,6 @@ def _apart_from_others(statement: Statement, outer: str, inner: str) -> bool:
         return False
     values = (node.affine for node in walk(statement.value) if isinstance(node, IndexValue))
     return not any(value.variables() & {outer, inner} for value in values)
-
-
-def accesses_of(statement: Statement) -> list[Access]:
-    return [statement.target, *(Access(r.tensor, r.subscripts) for r in reads_of(statement.value))]
 
 
 def joined(scop: Scop, pairs: dict[str, tuple[str, str]], arrays: dict[str, int]) -> Scop:

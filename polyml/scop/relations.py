@@ -26,9 +26,7 @@ class Relations:
 
     def add(self, statement: Statement) -> None:
         reads = guarded_reads(statement.value)
-        for access in (statement.target, statement.argument):
-            if access is None:
-                continue
+        for access in statement.written:
             reads += [r for s in access.subscripts if not isinstance(s, Affine) for r in guarded_reads(s)]
             relation = self.relation(statement, access.array, access.subscripts, ())
             self.may_writes = self.may_writes.union(relation)
@@ -52,7 +50,7 @@ class Relations:
 
 def rebuilt(scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array]) -> Scop:
     """The scop with other statements, of the same names or fewer, and the arrays that they or callers need."""
-    used = {name for statement in statements.values() for name in _touched(statement)}
+    used = {name for statement in statements.values() for name in statement.touched}
     kept = {name: array for name, array in arrays.items() if name in used or array.kind != "local"}
     relations = Relations(scop.sizes, kept)
     domain = isl.UnionSet.empty(scop.context.get_space())
@@ -80,12 +78,3 @@ def in_order(statements: Mapping[str, Statement], sizes: tuple[str, ...]) -> isl
         link = isl.Map(f"{parameters_text(sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{times}] }}")
         order = order.union(link.intersect_domain(s.domain).to_union_map())
     return order
-
-
-def _touched(statement: Statement) -> set[str]:
-    found = {read.tensor for read, _ in guarded_reads(statement.value)}
-    for access in (statement.target, statement.argument):
-        if access is not None:
-            indirect = (s for s in access.subscripts if not isinstance(s, Affine))
-            found |= {access.array} | {read.tensor for s in indirect for read, _ in guarded_reads(s)}
-    return found

@@ -14,7 +14,7 @@ from typing import Literal
 import islpy as isl
 
 from polyml.dtypes import DType
-from polyml.expressions import Expr, Subscript
+from polyml.expressions import Expr, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import row_major_strides
@@ -78,6 +78,23 @@ class Statement:
     argument_value: Affine | None = None
     loop_depth: int = 0
     span: Span | None = None
+
+    @property
+    def written(self) -> tuple[Access, ...]:
+        """What it writes: the target, and of argmax and argmin where the winning index goes."""
+        return (self.target,) if self.argument is None else (self.target, self.argument)
+
+    @property
+    def accesses(self) -> list[Access]:
+        """What it writes, then what its value reads."""
+        return [*self.written, *(Access(read.tensor, read.subscripts) for read in reads_of(self.value))]
+
+    @property
+    def touched(self) -> set[str]:
+        """The arrays that it writes or reads, those among them that only computed subscripts of what is written read."""
+        computed = (s for access in self.written for s in access.subscripts if not isinstance(s, Affine))
+        found = {read.tensor for expr in (self.value, *computed) for read in reads_of(expr)}
+        return found | {access.array for access in self.written}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from math import prod
 
 from polyml.expressions import Read
 from polyml.new_names import underscored
-from polyml.scop.joining import SHORT, Joining, accesses_of, as_one_dimension, box, box_extents
+from polyml.scop.joining import SHORT, Joining, as_one_dimension, box, box_extents
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine, affine
@@ -38,7 +38,7 @@ def with_short_ends(scop: Scop, name: str) -> Scop:
         at = len(side.subscripts) - 2
         array = scop.arrays[side.array]
         fits = array.shape[at] == extents[outer] and Joining(scop).fits(array, at, extents[outer], extents[inner])
-        alone = sum(access.array == side.array for s in scop.statements.values() for access in accesses_of(s)) == 1
+        alone = sum(access.array == side.array for s in scop.statements.values() for access in s.accesses) == 1
         plain = all(isinstance(s, Affine) and s.name is not None for s in (*side.subscripts, *other.subscripts))
         if fits and alone and plain and extents[inner].constant < SHORT:
             return _split_again(scop, statement, side, (outer, inner), extents)

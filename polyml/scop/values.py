@@ -65,9 +65,7 @@ def _without_dead(scop: Scop, links: Set[Link]) -> Scop:
 
 
 def _is_seen_outside(name: str, scop: Scop) -> bool:
-    statement = scop.statements[name]
-    targets = [a for a in (statement.target, statement.argument) if a is not None]
-    return any(scop.arrays[a.array].kind != "local" for a in targets)
+    return any(scop.arrays[access.array].kind != "local" for access in scop.statements[name].written)
 
 
 def _is_overwritten(name: str, scop: Scop) -> bool:
@@ -187,14 +185,13 @@ def _of(array: str, accesses: isl.UnionMap) -> isl.UnionMap:
 
 
 def _written(statement: Statement) -> set[str]:
-    return {a.array for a in (statement.target, statement.argument) if a is not None}
+    return {access.array for access in statement.written}
 
 
 def _read(statement: Statement) -> set[str]:
     found = {read.tensor for read in reads_of(statement.value)}
-    for access in (statement.target, statement.argument):
-        if access is not None:
-            found |= {r.tensor for s in access.subscripts if not isinstance(s, Affine) for r in reads_of(s)}
+    for access in statement.written:
+        found |= {r.tensor for s in access.subscripts if not isinstance(s, Affine) for r in reads_of(s)}
     return found | (_written(statement) if statement.kind == "update" else set())
 
 

@@ -19,7 +19,7 @@ from polyml.codegen.prefetch.tile_fetches import TileFetches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
-from polyml.expressions import Read, Subscript, reads_of
+from polyml.expressions import Read, Subscript, reads_of, variables_in
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
@@ -138,7 +138,7 @@ def _next_block(around: Sequence[For], inside: Sequence[For]) -> dict[str, Affin
 
 def _choosing(read: Read, inside: Sequence[For]) -> set[str]:
     """The variables that decide what is read."""
-    chosen = {v for s in affine_subscripts(read) for v in s.variables()}
+    chosen = variables_in(affine_subscripts(read))
     for loop in reversed(inside):
         if loop.variable in chosen:
             chosen |= loop.lower.variables()

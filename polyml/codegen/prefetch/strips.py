@@ -20,7 +20,7 @@ from polyml.codegen.prefetch.tile_fetches import TileFetches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
-from polyml.expressions import Expr, IndexValue, Read, Subscript, reads_of, walk
+from polyml.expressions import Expr, IndexValue, Read, Subscript, reads_of, variables_in, walk
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
@@ -60,7 +60,7 @@ class _Strips(TileFetches):
         if found is None or found[0].tensor in asked_in(sums):
             return
         read, around, width = found
-        between, used = loops[len(around) :], {v for s in affine_subscripts(read) for v in s.variables()}
+        between, used = loops[len(around) :], variables_in(affine_subscripts(read))
         for node in walk_nodes(lanes.body):
             used |= (
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()

@@ -19,7 +19,7 @@ from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.tile_sums import LEAST, affine_subscripts, map_tiles, only_sums, with_prefetches
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
-from polyml.expressions import Read, reads_of
+from polyml.expressions import Read, reads_of, variables_in
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
@@ -91,7 +91,7 @@ class _Tiles:
             places += self.operand_lines(operand, loop, ahead, between)
         elif (packed := self.packed(loop, lanes, ahead)) is not None:
             places += self.packed_lines(packed, loop, ahead, between)
-        if result is not None and ahead.variable in {v for s in result.start for v in s.variables()}:
+        if result is not None and ahead.variable in variables_in(result.start):
             places += _result_lines(result, loop, lanes, _beyond_block(result, ahead, loops), between)
         if not places:
             return lanes
@@ -252,7 +252,7 @@ def _moved(rows: _Rows, ahead: For, row: Affine) -> Place:
 
 def _moving(rows: _Rows, loops: Sequence[For]) -> For | None:
     """The innermost loop that goes on to other rows."""
-    names = {v for s in rows.start for v in s.variables()}
+    names = variables_in(rows.start)
     return next((loop for loop in reversed(loops) if loop.variable in names and loop.step >= rows.count), None)
 
 

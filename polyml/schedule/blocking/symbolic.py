@@ -11,7 +11,7 @@ from math import ceil, prod
 
 import islpy as isl
 
-from polyml.expressions import Read, Subscript, is_number, reads_of
+from polyml.expressions import Read, Subscript, is_number, reads_of, variables_in
 from polyml.records import dataclass
 from polyml.schedule.blocking.sides import Sides, is_plain, sides_of
 from polyml.schedule.cost import StatementModel
@@ -132,7 +132,7 @@ def _symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> d
 def _vector_reads(statement: Statement, reads: Sequence[Read], plain: Sequence[bool]) -> bool:
     """Whether one of the reads that are not plain moves along with the result's last dimension."""
     last = statement.target.subscripts[-1:]
-    lanes = {name for s in last if isinstance(s, Affine) for name in s.variables()}
+    lanes = variables_in(last)
     others = (read for read, known in zip(reads, plain, strict=False) if not known)
     return any(isinstance(s, Affine) and s.variables() & lanes for read in others for s in read.subscripts)
 

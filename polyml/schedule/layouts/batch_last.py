@@ -20,7 +20,7 @@ from typing import TypeVar
 import islpy as isl
 
 from polyml.expressions import plain_index
-from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
+from polyml.schedule.layouts.relaid import Layout, Relaid, extents_of, line_rows, redirected, relaid
 from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
@@ -52,7 +52,7 @@ def _dimensions(scop: Scop, core: Statement, index: str) -> dict[str, int] | Non
     while known < len(along) + len(found):
         known = len(along) + len(found)
         for statement in scop.statements.values():
-            for access in accesses_of(statement):
+            for access in statement.accesses:
                 names = [plain_index(s) for s in access.subscripts]
                 if statement.name in along and along[statement.name] in names:
                     found.setdefault(access.array, names.index(along[statement.name]))
@@ -66,7 +66,7 @@ def _is_along(statement: Statement, index: str | None, dimensions: Mapping[str, 
     """Whether the statement, in each instance, stays with one matrix of the batch, and writes nothing else."""
     if index not in statement.indices[statement.loop_depth :] or statement.target.array not in dimensions:
         return False
-    for access in accesses_of(statement):
+    for access in statement.accesses:
         places = [d for d, s in enumerate(access.subscripts) if not isinstance(s, Affine) or index in s.variables()]
         if places != ([dimensions[access.array]] if access.array in dimensions else []):
             return False
@@ -88,9 +88,7 @@ def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int]
     if held * itemsize * lanes > target.l2_bytes // 2:
         return False
     if all(
-        memory_strides(scop.arrays[a.array])[dimensions[a.array]] == 1
-        for a in accesses_of(core)
-        if a.array in dimensions
+        memory_strides(scop.arrays[a.array])[dimensions[a.array]] == 1 for a in core.accesses if a.array in dimensions
     ):
         return False
     return all(_is_short(core, i, lanes) for i in core.indices[core.loop_depth :] if i != index)
@@ -133,7 +131,7 @@ def _on_local(
     statement: Statement, dimensions: Mapping[str, int], moved: Mapping[str, tuple[Array, Array]]
 ) -> Statement:
     """The statement on the local arrays."""
-    touched = [access for access in accesses_of(statement) if access.array in moved]
+    touched = [access for access in statement.accesses if access.array in moved]
     return redirected(
         statement,
         {a: Access(moved[a.array][1].name, _with_last(a.subscripts, dimensions[a.array])) for a in touched},

@@ -21,7 +21,6 @@ from polyml.schedule.large_enough import within
 from polyml.schedule.layouts.relaid import (
     Layout,
     Relaid,
-    accesses_of,
     extents_of,
     line_rows,
     redirected,
@@ -72,7 +71,7 @@ def pad_rows(scop: Scop, target: Target) -> Padded | None:
     padded = {array.name: _padded(array, target) for array in rows}
     changed = {}
     for name, statement in scop.statements.items():
-        moved = {a: Access(padded[a.array].name, a.subscripts) for a in accesses_of(statement) if a.array in padded}
+        moved = {a: Access(padded[a.array].name, a.subscripts) for a in statement.accesses if a.array in padded}
         changed[name] = redirected(statement, moved)
     layouts = [_layout(array, padded[array.name]) for array in rows]
     made = relaid(scop, replace(scop, statements=changed), layouts)
@@ -117,14 +116,14 @@ def swept_arrays(scop: Scop) -> Iterator[Array]:
     """Those of `written_arrays` that a statement reads at several places of a row."""
     for array in written_arrays(scop):
         for statement in scop.statements.values():
-            if len({a.subscripts[-1] for a in accesses_of(statement) if a.array == array.name}) > 1:
+            if len({a.subscripts[-1] for a in statement.accesses if a.array == array.name}) > 1:
                 yield array
                 break
 
 
 def written_arrays(scop: Scop) -> Iterator[Array]:
     """The callers' arrays that statements of sequential loops write, all of plain subscripts, with rows of neighbours in memory."""
-    accesses = [a for s in scop.statements.values() for a in accesses_of(s)]
+    accesses = [a for s in scop.statements.values() for a in s.accesses]
     written = {statement.target.array for statement in scop.statements.values()}
     for array in scop.arrays.values():
         if array.kind == "local" or array.name not in written or not array.shape:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Read, map_reads, reads_of
+from polyml.expressions import Read, map_reads
 from polyml.records import dataclass
 from polyml.schedule.copies import universe
 from polyml.scop.dependences import Dependences, values_of
@@ -26,7 +26,6 @@ from polyml.sets.spaces import parameters_text
 __all__ = [
     "Layout",
     "Relaid",
-    "accesses_of",
     "affected_elements",
     "extents_of",
     "line_rows",
@@ -142,7 +141,7 @@ def affected_elements(scop: Scop, array: Array) -> tuple[isl.Set, isl.Set]:
 def _written(scop: Scop) -> isl.UnionSet:
     """All elements of the arrays that anything writes: dataflow says nothing of others."""
     found = isl.UnionSet("{ }")
-    for name in dict.fromkeys(a.array for s in scop.statements.values() for a in (s.target, s.argument) if a):
+    for name in dict.fromkeys(a.array for s in scop.statements.values() for a in s.written):
         found = found.union(universe(scop, name))
     return found
 
@@ -155,12 +154,6 @@ def _box(elements: isl.Set, everything: isl.Set) -> isl.Set:
         found = found.lower_bound_val(isl.dim_type.set, d, low) if low.is_int() else found
         found = found.upper_bound_val(isl.dim_type.set, d, high) if high.is_int() else found
     return found
-
-
-def accesses_of(statement: Statement) -> list[Access]:
-    """What a statement writes and reads."""
-    made = [a for a in (statement.target, statement.argument) if a is not None]
-    return made + [Access(r.tensor, r.subscripts) for r in reads_of(statement.value)]
 
 
 def redirected(statement: Statement, moved: Mapping[Access, Access]) -> Statement:

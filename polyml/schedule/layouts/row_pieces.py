@@ -27,10 +27,10 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import IndexValue, Read, walk
+from polyml.expressions import IndexValue, Read, variables_in, walk
 from polyml.records import dataclass
 from polyml.schedule.layouts.padded_rows import swept_arrays, worth_of
-from polyml.schedule.layouts.relaid import PAGE, Layout, Relaid, accesses_of, extents_of, redirected, relaid
+from polyml.schedule.layouts.relaid import PAGE, Layout, Relaid, extents_of, redirected, relaid
 from polyml.schedule.schedule import Product
 from polyml.scop.dependences import Dependences, analyse
 from polyml.scop.relations import rebuilt
@@ -107,8 +107,8 @@ def _rows(scop: Scop, swept: Mapping[str, Array], target: Target) -> _Rows | Non
     along: dict[str, str] = {}
     ranges: set[tuple[int, int]] = set()
     for statement in scop.statements.values():
-        lasts = {a.subscripts[-1] for a in accesses_of(statement) if a.array in swept}
-        names = {name for s in lasts if isinstance(s, Affine) for name in s.variables()}
+        lasts = {a.subscripts[-1] for a in statement.accesses if a.array in swept}
+        names = variables_in(lasts)
         if len(names) != 1 or statement.kind not in ("assign", "copy") or statement.argument is not None:
             return None
         (index,) = names
@@ -119,7 +119,7 @@ def _rows(scop: Scop, swept: Mapping[str, Array], target: Target) -> _Rows | Non
             return None
         along[statement.name] = index
         ranges.add(found)
-    sizes = {scop.arrays[a.array].dtype.itemsize for s in scop.statements.values() for a in accesses_of(s)}
+    sizes = {scop.arrays[a.array].dtype.itemsize for s in scop.statements.values() for a in s.accesses}
     if len(ranges) != 1 or len(sizes) != 1:
         return None
     ((first, last),) = ranges
@@ -133,7 +133,7 @@ def _is_plain(statement: Statement, index: str) -> bool:
         return False
     if statement.target.subscripts[-1:] != (affine(index),):
         return False
-    for access in accesses_of(statement):
+    for access in statement.accesses:
         if not all(isinstance(s, Affine) for s in access.subscripts):
             return False
         *around, last = access.subscripts or (Affine(),)
@@ -171,7 +171,7 @@ def _cut(scop: Scop, rows: _Rows) -> dict[str, _Piece] | None:
     found_at: dict[str, set[int]] = {}
     for statement in scop.statements.values():
         moving = affine(rows.along[statement.name])
-        for access in accesses_of(statement):
+        for access in statement.accesses:
             last = access.subscripts[-1] if access.subscripts else None
             if isinstance(last, Affine) and last.variables() == moving.variables():
                 found_at.setdefault(access.array, set()).add((last - moving).constant)
@@ -180,7 +180,7 @@ def _cut(scop: Scop, rows: _Rows) -> dict[str, _Piece] | None:
         array = scop.arrays[name]
         if array.kind == "local" or extents_of(array) is None:
             return None
-        users = (a for s in scop.statements.values() for a in accesses_of(s) if a.array == name)
+        users = (a for s in scop.statements.values() for a in s.accesses if a.array == name)
         if any(not (isinstance(a.subscripts[-1], Affine) and a.subscripts[-1].variables()) for a in users):
             return None
         before, behind = max(0, -min(shifts)), max(0, max(shifts))
@@ -238,7 +238,7 @@ def _on_pieces(
     around = [i for i in statement.indices if i != index]
     inner, lane = f"{index}_place", f"{index}_piece"
     moved = {}
-    for access in accesses_of(statement):
+    for access in statement.accesses:
         piece = cut.get(access.array)
         if piece is not None:
             *outer, last = access.subscripts

@@ -23,7 +23,7 @@ from polyml.errors import IllegalScheduleError, TransformError
 from polyml.expressions import Read, map_reads
 from polyml.records import dataclass
 from polyml.schedule.copies import universe
-from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, line_rows, relaid
+from polyml.schedule.layouts.relaid import Layout, Relaid, line_rows, relaid
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.window import slide_storage
 from polyml.scop.dependences import values_of
@@ -112,7 +112,7 @@ def _saved(scop: Scop, array: Array) -> Iterator[Statement]:
 
 def _ages(scop: Scop, array: Array, steps: Steps) -> Mapping[str, int] | None:
     """Per statement that reads the array how many steps ago that was written, 0 or 1; None where it is longer ago, or not always as long, or the last step does not write what others do."""
-    users = [(s, a) for s in scop.statements.values() for a in accesses_of(s) if a.array == array.name]
+    users = [(s, a) for s in scop.statements.values() for a in s.accesses if a.array == array.name]
     if any(not isinstance(e, Affine) for _, a in users for e in a.subscripts) or any(s.argument for s, _ in users):
         return None
     own = universe(scop, array.name)

@@ -22,7 +22,7 @@ from math import prod
 from polyml.expressions import plain_index, plain_indices, reads_of
 from polyml.records import dataclass
 from polyml.schedule.large_enough import bytes_at_hand, within
-from polyml.schedule.layouts.relaid import Layout, Relaid, accesses_of, extents_of, line_rows, redirected, relaid
+from polyml.schedule.layouts.relaid import Layout, Relaid, extents_of, line_rows, redirected, relaid
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
 from polyml.sets.affine import Affine, affine
@@ -96,7 +96,7 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
     """The arrays whose first subscript is, in every statement that touches them, the index down the matrix's columns, and what they become; none where something would not be contiguous then."""
     found: set[str] = set()
     for statement in scop.statements.values():
-        accesses = accesses_of(statement)
+        accesses = statement.accesses
         down = {plain_index(a.subscripts[0]) for a in accesses if a.array == matrix}
         if len(down) > 1 or (down and not down <= set(statement.indices)):
             return {}
@@ -108,7 +108,7 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
             if places and places[0] != last:
                 found.add(access.array)
     touched = {
-        name: [s for s in scop.statements.values() if any(a.array == name for a in accesses_of(s))] for name in found
+        name: [s for s in scop.statements.values() if any(a.array == name for a in s.accesses)] for name in found
     }
     for name, users in touched.items():
         array = scop.arrays[name]
@@ -116,7 +116,7 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
             return {}
         if not all(user.loop_depth for user in users):
             return {}
-        subscripts = [s for user in users for a in accesses_of(user) if a.array == name for s in a.subscripts]
+        subscripts = [s for user in users for a in user.accesses if a.array == name for s in a.subscripts]
         if not all(isinstance(s, Affine) for s in subscripts):
             return {}
     return {name: _turned(scop.arrays[name], target) for name in scop.arrays if name in found}
@@ -131,7 +131,7 @@ def _turned(array: Array, target: Target) -> Array:
 
 def _on_turned(statement: Statement, arrays: Mapping[str, Array]) -> Statement:
     """The statement on the turned arrays."""
-    touched = [access for access in accesses_of(statement) if access.array in arrays]
+    touched = [access for access in statement.accesses if access.array in arrays]
     return redirected(statement, {a: Access(arrays[a.array].name, tuple(reversed(a.subscripts))) for a in touched})
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from polyml.expressions import plain_indices, reads_of
+from polyml.expressions import plain_indices, reads_of, variables_in
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.pivots.plan import widest_tile
@@ -157,7 +157,7 @@ def _kept(scop: Scop, core: Statement, step: str, rows: Mapping[str, str]) -> tu
     for name, statement in scop.statements.items():
         array = statement.target.array
         if array in read and rows[name] == step and step not in _names(statement):
-            used = {v for s in read[array].subscripts if isinstance(s, Affine) for v in s.variables()}
+            used = variables_in(read[array].subscripts)
             if rows[core.name] not in used:
                 found.append(array)
     return tuple(found) if rows[core.name] != step else ()

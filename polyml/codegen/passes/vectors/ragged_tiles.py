@@ -15,7 +15,7 @@ from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.boundaries import extreme, within
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.expressions import Const, Read, reads_of
+from polyml.expressions import Const, Read, reads_of, variables_in
 from polyml.new_names import fresh
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, affine
@@ -100,7 +100,7 @@ def _nest(lanes: For) -> tuple[list[For], Assign | None]:
 def _stays_in_register(step: Assign, loops: list[For], ranges: Ranges, lanes: For) -> bool:
     """Whether the sum's element is the same in all iterations of the loops, each lane has its own, and nothing that they read is one of them."""
     subscripts = [s for s in step.target.subscripts if isinstance(s, Affine)]
-    used = {name for s in subscripts for name in s.variables()}
+    used = variables_in(subscripts)
     if len(subscripts) < len(step.target.subscripts) or used & {loop.variable for loop in loops}:
         return False
     if lanes.variable not in used:

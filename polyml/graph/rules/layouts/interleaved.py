@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.expressions import Read, reads_of, substitute
+from polyml.expressions import reads_of, substitute, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op
@@ -38,7 +38,7 @@ def _fetched(equation: Equation, graph: Graph) -> Equation:
     inner, outer = sorted(last.variables(), key=lambda index: last.stride(index) or 0)
     # Lanes along a row would read the same few elements again and again, or each of them three times: every lane a load of its own.
     step = last.stride(outer) or 0
-    reads = [_met(read) & {inner, outer} for read in reads_of(equation.body)]
+    reads = [variables_in(read.subscripts) & {inner, outer} for read in reads_of(equation.body)]
     if {inner} in reads or (step & (step - 1) and {inner, outer} not in reads):
         return equation
     values: dict[str, Affine] = {}
@@ -51,10 +51,6 @@ def _fetched(equation: Equation, graph: Graph) -> Equation:
         return equation
     made = fill(equation.result, substitute(equation.body, values), equation.span)
     return replace(made, apart=equation.apart)
-
-
-def _met(read: Read) -> set[str]:
-    return {name for place in read.subscripts if isinstance(place, Affine) for name in place.variables()}
 
 
 def _inverse(place: Affine, at: Affine, equation: Equation) -> Mapping[str, Affine] | None:

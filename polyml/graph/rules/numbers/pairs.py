@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.dtypes import DType, bf16, boolean, f32, i8, i16, i32, i64, u8, u32
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, reads_of
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, reads_of, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
@@ -116,7 +116,7 @@ def _kind(equation: Equation, kinds: Sequence[_Kind]) -> _Kind | None:
             return None
     if equation.reduce != "sum" or equation.padded:
         return None
-    apart = equation.base is None and all({*equation.reduced} <= _indices(read) for read in (x, y))
+    apart = equation.base is None and all({*equation.reduced} <= variables_in(read.subscripts) for read in (x, y))
     for kind in kinds:
         fits = equation.body.dtype == kind.total and {x.dtype, y.dtype} <= {*kind.sources}
         if fits and (kind != _I8 or x.dtype != y.dtype or apart):
@@ -143,10 +143,6 @@ def _product(equation: Equation, kind: _Kind, tensors: dict[str, Tensor]) -> _Pr
     # Neighbours in memory, of both operands at best; of those the longest.
     best = max(fits, key=lambda i: (sum(r.subscripts[-1] == affine(i) for r in (x, y)), extents[i], -fits.index(i)))
     return _Product(kind, (x, y), best, extents)
-
-
-def _indices(read: Read) -> set[str]:
-    return {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
 
 
 def _dimension(read: Read, index: str, extent: int, tensors: dict[str, Tensor]) -> int | None:
@@ -203,7 +199,7 @@ def _ahead(equation: Equation, product: _Product, tensors: dict[str, Tensor], kn
     # (x + 128) * w - 128 * w, or x * (w - 128) - x * -128: in bytes both numbers are 0x80.
     number = Const(0x80808080, u32)
     beside, products = (second, (number, factors[1])) if first.dtype == i8 else (first, (factors[0], number))
-    excess = _excess(over_pairs, product, _indices(beside), products, tensors)
+    excess = _excess(over_pairs, product, variables_in(beside.subscripts), products, tensors)
     left = equation.left
     whole = replace(
         equation,

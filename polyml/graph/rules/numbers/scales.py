@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.expressions import Apply, Expr, Read, factors_of, product_of, reads_of, walk
+from polyml.expressions import Apply, Expr, Read, factors_of, product_of, reads_of, variables_in, walk
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine import Affine
@@ -55,5 +55,4 @@ def _is_of_short(factor: Expr) -> bool:
 def _indices(expr: Expr) -> frozenset[str]:
     """The variables that what it reads is told apart by; those of elements found by values are not known, and none are named."""
     places = [s for read in reads_of(expr) for s in read.subscripts]
-    known = [s for s in places if isinstance(s, Affine)]
-    return frozenset[str]().union(*(s.variables() for s in known)) if len(known) == len(places) else frozenset()
+    return frozenset(variables_in(places)) if all(isinstance(s, Affine) for s in places) else frozenset()

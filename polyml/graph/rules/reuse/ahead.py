@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, plain_index, reads_of, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, plain_index, reads_of, variables_in, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
@@ -106,13 +106,7 @@ def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, Tensor]
                 if whole is None or whole[0] in found or {r.tensor for r in reads_of(node)} & inside:
                     continue
                 use, read = whole
-                names = {
-                    name
-                    for r in reads_of(node)
-                    for s in r.subscripts
-                    if isinstance(s, Affine)
-                    for name in s.variables()
-                }
+                names = variables_in(s for r in reads_of(node) for s in r.subscripts)
                 uses = prod(extent for index, extent in extents.items() if index not in names)
                 if uses >= _USES and _needs_most(read, tensors[read.tensor], {**steps, **extents}):
                     found[use] = tensors[read.tensor]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Numbered, Read, Subscript, substitute
+from polyml.expressions import Numbered, Read, Subscript, substitute, variables_in
 from polyml.graph.edit import protected_names, rename_uses
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, is_cheap
@@ -96,7 +96,7 @@ def _copy(equation: Equation, first: Tensor) -> Equation:
         return equation
     elements = tuple(f"e{d}" for d in range(len(first.shape)))
     limits = [f"0 <= {e} < {n.isl_text()}" for e, n in zip(elements, first.shape, strict=True)]
-    sizes = sorted({name for extent in first.shape for name in extent.variables()})
+    sizes = sorted(variables_in(first.shape))
     where = f" : {' and '.join(limits)}" if limits else ""
     domain = isl.Set(f"{parameters_text(sizes)}{{ {equation.result.name}[{', '.join(elements)}]{where} }}")
     places = tuple(affine(e) for e in elements)

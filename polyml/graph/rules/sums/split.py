@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.expressions import Apply, Expr, Read, reads_of
+from polyml.expressions import Apply, Expr, Read, reads_of, variables_in
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import estimated_bytes, tensors_of
 from polyml.new_names import fresh_name
 from polyml.renewed import renewed
-from polyml.sets.affine import Affine
 
 __all__ = ["split_products"]
 
@@ -63,9 +62,7 @@ def _is_product(expr: Expr) -> bool:
     """Of two elements, each of which is used many times: an index of the other is not its own."""
     match expr:
         case Apply(op="mul", args=(Read() as x, Read() as y)):
-            used = [
-                {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()} for read in (x, y)
-            ]
+            used = [variables_in(read.subscripts) for read in (x, y)]
             return not used[0] <= used[1] and not used[1] <= used[0]
         case _:
             return False

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import islpy as isl
 
+from polyml.expressions import variables_in
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
 from polyml.graph.rules.layouts.index_blocks import in_blocks, quotients_of
@@ -46,7 +47,7 @@ def _summed(equation: Equation) -> Equation:
 
 def _with_sums(equation: Equation) -> Equation:
     """The equation, whose indices that do not say where a term goes are summed over."""
-    met = {name for place in equation.target if isinstance(place, Affine) for name in place.variables()}
+    met = variables_in(equation.target)
     left = tuple(index for index in equation.left if index in met)
     reduced = (*(index for index in equation.left if index not in met), *equation.reduced)
     indices, name = (*left, *reduced), equation.result.name

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.expressions import Apply, Read, is_number
+from polyml.expressions import Apply, Read, is_number, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.frozen import made_of_constants
@@ -176,8 +176,8 @@ def _is_linear(read: Read) -> bool:
 
 def _roles(equation: Equation, read: Read, other: Read, graph: Graph, tensors: dict[str, Tensor]) -> Window | None:
     left, shape = equation.left, tensors[read.tensor].shape
-    used = {name for s in read.subscripts if isinstance(s, Affine) for name in s.variables()}
-    weights = {name for s in other.subscripts if isinstance(s, Affine) for name in s.variables()}
+    used = variables_in(read.subscripts)
+    weights = variables_in(other.subscripts)
     filters = tuple(index for index in left if index in weights and index not in used)
     points = tuple(index for index in left if index not in filters)
     if not used <= set(equation.indices) or not set(equation.reduced) <= used & weights or not points:
@@ -251,7 +251,7 @@ def _sampled(equation: Equation, window: Window, tensors: dict[str, Tensor]) -> 
 def _arranged(equation: Equation, window: Window, tensors: dict[str, Tensor]) -> tuple[Read, Equation]:
     """The read of filters from a tensor that has them in order, those that are neighbours of the result last, and the equation that makes it."""
     source = tensors[window.other.tensor]
-    used = {name for s in window.other.subscripts if isinstance(s, Affine) for name in s.variables()}
+    used = variables_in(window.other.subscripts)
     order = tuple(index for index in (*equation.reduced, *equation.indices) if index in used)
     order = tuple(dict.fromkeys(order))
     name = fresh_name(f"{source.name}_in_order", tensors)
@@ -300,7 +300,7 @@ def _is_ragged(equation: Equation, window: Window, lanes: int) -> bool:
     """Whether the edges of windows with padding, which stay where they are, cost more than a copy with the padding around it."""
     extents = window.numbers
     places = [s for s in window.read.subscripts if isinstance(s, Affine) and s.name is None]
-    moved = {name for place in places for name in place.variables()} & set(equation.reduced)
+    moved = variables_in(places) & set(equation.reduced)
     taps, depth = prod(extents[i] for i in moved), prod(extents[i] for i in equation.reduced)
     if depth * prod(extents[i] for i in (*window.filters, *window.points)) < LEAST_RAGGED:
         return False

@@ -9,7 +9,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.graph.rules.boxes import box, holds, hull, symbolic_box
@@ -154,7 +154,7 @@ def assigned(equation: Equation, graph: Graph) -> Equation:
     """The equation as an assignment, where it adds one term at most to each element of zeros; else as it is."""
     if equation.reduce != "sum" or equation.reduced or equation.base is None or not is_zero(equation.base, graph):
         return equation
-    used = {name for place in equation.target if isinstance(place, Affine) for name in place.variables()}
+    used = variables_in(equation.target)
     if not used <= {*equation.indices, *graph.sizes}:  # a loop's variable moves the target
         return equation
     if not target_of(equation, graph.sizes).intersect_domain(equation.domain).is_injective():

@@ -19,7 +19,7 @@ from math import ceil, prod
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Read, substitute
+from polyml.expressions import Apply, Const, Read, substitute, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box
@@ -87,7 +87,7 @@ class Series:
         """Of multiply-adds, and of what is moved."""
         equation, windows = self.contraction.equation, self.contraction.windows
         along = {name for w in windows for name in (w.place, w.inside)}
-        met = {name for s in self.contraction.moved.subscripts if isinstance(s, Affine) for name in s.variables()}
+        met = variables_in(self.contraction.moved.subscripts)
         outer = [index for index in equation.left if index not in along]
         filters = prod(self.extents[index] for index in outer if index not in met)
         waste = ceil(filters / lanes) * lanes / filters

@@ -17,7 +17,7 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Read, reads_of, substitute
+from polyml.expressions import Read, reads_of, substitute, variables_in
 from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import box
@@ -131,10 +131,7 @@ def _like(tensor: Tensor, suffix: str, tensors: dict[str, Tensor]) -> Tensor:
 
 def _is_contraction(equation: Equation, left: tuple[str, ...]) -> bool:
     """Whether there is more than one operand, and each is used by several elements: they are not what terms would be."""
-    used = [
-        {name for place in read.subscripts if isinstance(place, Affine) for name in place.variables()}
-        for read in reads_of(equation.body)
-    ]
+    used = [variables_in(read.subscripts) for read in reads_of(equation.body)]
     return len(used) > 1 and all(not set(left) <= names for names in used)
 
 
