@@ -192,6 +192,7 @@ def _decorated(function: Callable[..., object], options: Mapping[str, object]) -
     """The program of a function, which documentation tools find where the function stood."""
     made = Einsum(program_from_function(function), options)
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__  # type: ignore[attr-defined]  # of this one
+    made.__wrapped__ = function  # type: ignore[attr-defined]  # where doctest and inspect.getsource look for the text
     if function.__doc__ is not None:
         made.__doc__ = function.__doc__
     return made

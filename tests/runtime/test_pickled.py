@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import copy
+import doctest
+import inspect
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +19,11 @@ SCALE = 3
 
 @polyml.einsum(threads=1, dynamic=("N",))
 def scaled(x: polyml.f32["N"]):
-    """A row times a number of the module."""
+    """A row times a number of the module.
+
+    >>> scaled(np.ones(2, np.float32))
+    array([3., 3.], dtype=float32)
+    """
     y[n] = SCALE * x[n]
     return y
 
@@ -61,5 +68,12 @@ def test_kernels_are_of_their_process() -> None:
 
 
 def test_a_decorated_function_keeps_its_documentation() -> None:
-    assert (scaled.__doc__, scaled.__module__) == ("A row times a number of the module.", __name__)
+    assert scaled.__module__ == __name__
+    assert scaled.__doc__.startswith("A row times a number of the module.\n")
+    assert inspect.getsource(scaled).startswith("@polyml.einsum(threads=1, ")
+    assert str(inspect.signature(scaled)) == "(x, *, out=None)"  # that of a call, not of the text
+    found = doctest.DocTestFinder().find(sys.modules[__name__])
+    examples = [test for test in found if test.name.endswith(".scaled")]
+    assert [len(test.examples) for test in examples] == [1]
+    assert doctest.DocTestRunner().run(examples[0]).failed == 0
     assert scaled.__name__ == scaled.__qualname__ == "scaled"
