@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import field
 from pathlib import Path
 
+from polyml.errors import PolymlError
 from polyml.options import current
 from polyml.records import dataclass
 
@@ -100,6 +101,9 @@ def report(title: str, text: str | Callable[[], str], *, level: int, suffix: str
 
     Args:
         text: a function is only called when somebody looks.
+
+    Raises:
+        PolymlError: the folder cannot be written.
     """
     folder = current("dump")
     printing = debug_level() >= level
@@ -112,6 +116,11 @@ def report(title: str, text: str | Callable[[], str], *, level: int, suffix: str
         print(f"polyml: ---- {' '.join(filter(None, (name, title)))} ----\n{content}", file=sys.stderr)
     if isinstance(folder, str):
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
         stem = "-".join(filter(None, (f"{next(_NUMBERS):04d}", name, title.replace(" ", "_"))))
-        (path / f"{stem}.{suffix}").write_text(content + "\n")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / f"{stem}.{suffix}").write_text(content + "\n")
+        except OSError as error:
+            raise PolymlError(
+                f"nothing can be dumped into {folder}: {error.strerror}", hint="name a folder that can be written"
+            ) from None

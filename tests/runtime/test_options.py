@@ -1,5 +1,6 @@
 """Options, their environment variables, and the debug output that they ask for."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,12 @@ def test_reports_are_made_only_for_a_reader(tmp_path: Path, capsys: pytest.Captu
     assert second.name.endswith("-g-llvm.ll")
     assert second.read_text() == "B\n"
     assert capsys.readouterr().err == ""
+
+
+def test_a_dump_without_a_folder(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for place, why in ((file, "File exists"), (file / "below", "Not a directory")):
+        message = f"nothing can be dumped into {place}: {why}\nhint: name a folder"
+        with overridden(dump=place), pytest.raises(PolymlError, match=re.escape(message)):
+            debug.report("graph", "A", level=3)

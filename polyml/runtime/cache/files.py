@@ -15,6 +15,7 @@ import os
 import stat
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,7 +153,14 @@ class Store:
         if cause not in self._told:
             self._told.add(cause)
             if even_unasked or self.asked:
-                warnings.warn(f"polyml's cache: {text}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"polyml's cache: {text}", RuntimeWarning, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """The `stacklevel` at which a warning of the function that asks points into the code that called polyml."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    own = [level for level, frame in enumerate(frames) if frame.f_globals.get("__name__", "").startswith("polyml.")]
+    return own[-1] + 2
 
 
 def _private(status: os.stat_result) -> bool:
@@ -185,7 +193,7 @@ def store() -> Store | None:
         return None
     text = os.environ.get("POLYML_CACHE_BYTES", "") or str(DEFAULT_BYTES)
     if not text.isdecimal():
-        raise PolymlError(f"POLYML_CACHE_BYTES = {text!r} is not a number of bytes")
+        raise PolymlError(f"POLYML_CACHE_BYTES = {text!r} is not a number of bytes", hint="for example 1000000000")
     return _store(folder, int(text), os.environ.get("POLYML_CACHE", "") not in ("", "1"))
 
 
