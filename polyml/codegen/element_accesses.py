@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
+from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
@@ -22,7 +22,6 @@ __all__ = [
     "accesses_of",
     "always_apart",
     "may_overlap",
-    "memory_steps",
 ]
 
 Element = tuple[str, tuple[Affine, ...]]
@@ -190,15 +189,3 @@ def _collect_reads(expr: Expr, path: _Path, of: Set[str], found: list[ElementAcc
                 _collect_reads(arg, replace(path, conditional=True) if chosen else path, of, found)
         case _:
             assert_never(expr)
-
-
-def memory_steps(variable: Variable) -> list[int | None]:
-    """Elements between neighbours per dimension; None where that depends on sizes."""
-    if variable.strides is not None:
-        return list(variable.strides)
-    steps: list[int | None] = []
-    step: int | None = 1
-    for extent in reversed(variable.shape):
-        steps.append(step)
-        step = step * extent.constant if step is not None and extent.is_constant else None
-    return steps[::-1]

@@ -16,6 +16,7 @@ from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
+from polyml.sets.shapes import element_count, is_known, row_major_strides
 from polyml.shown import Shown
 
 __all__ = [
@@ -63,6 +64,16 @@ class Variable:
     strides: tuple[int, ...] | None = None
     lanes: int = 1
     alignment: int | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """Of all elements; None where that depends on sizes."""
+        return self.dtype.itemsize * element_count(self.shape) if is_known(self.shape) else None
+
+    @property
+    def memory_strides(self) -> tuple[int | None, ...]:
+        """Elements between neighbours per dimension; None where that depends on sizes."""
+        return row_major_strides(self.shape) if self.strides is None else self.strides
 
 
 @dataclass(frozen=True, slots=True)

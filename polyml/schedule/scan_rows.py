@@ -9,7 +9,7 @@ from __future__ import annotations
 from polyml.expressions import Const, Expr, Read, reads_of
 from polyml.linear import recurrence_of
 from polyml.records import dataclass
-from polyml.scop.scop import Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 
 __all__ = ["RowScan", "row_scan"]
@@ -53,7 +53,7 @@ def row_scan(statement: Statement, scop: Scop) -> RowScan | None:
     elsewhere = (s for d, s in enumerate(statement.target.subscripts) if d != dimension and isinstance(s, Affine))
     if index is None or sign not in (1, -1) or any(index in s.variables() for s in elsewhere):
         return None
-    if not step.is_constant or step.constant != -sign or memory_strides(array)[dimension] not in (1, -1):
+    if not step.is_constant or step.constant != -sign or array.memory_strides[dimension] not in (1, -1):
         return None
     found = recurrence_of(statement.value, before)
     if found is None or not (found.factor is None or found.reduction is not None or _is_moderate(found.factor)):
@@ -63,7 +63,7 @@ def row_scan(statement: Statement, scop: Scop) -> RowScan | None:
 
 def _is_of_another_row(read: Read, statement: Statement, array: Array) -> bool:
     """Whether the element lies a fixed number of places away in a dimension that rows do not run along."""
-    pairs = zip(read.subscripts, statement.target.subscripts, memory_strides(array), strict=True)
+    pairs = zip(read.subscripts, statement.target.subscripts, array.memory_strides, strict=True)
     gaps = [
         a - b for a, b, stride in pairs if stride not in (1, -1) and isinstance(a, Affine) and isinstance(b, Affine)
     ]

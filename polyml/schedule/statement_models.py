@@ -8,7 +8,7 @@ from math import gcd
 
 from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, variables_in, walk
 from polyml.schedule.cost import AccessModel, StatementModel
-from polyml.scop.scop import Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
 
@@ -84,7 +84,7 @@ def _with_neighbours(statement: Statement, scop: Scop, accesses: list[AccessMode
 def _flat(array: Array, subscripts: tuple[Subscript, ...]) -> Affine | None:
     """The element in memory, counted from the array's start; None where that is not known."""
     place = Affine()
-    for subscript, step in zip(subscripts, memory_strides(array), strict=True):
+    for subscript, step in zip(subscripts, array.memory_strides, strict=True):
         if not isinstance(subscript, Affine) or step is None:
             return None
         place = place + subscript * step
@@ -172,7 +172,7 @@ def weight_of(node: Apply) -> float:
 def _model_access(
     array: Array, subscripts: tuple[Subscript, ...], indices: tuple[str, ...], *, write: bool
 ) -> AccessModel:
-    steps = memory_strides(array)
+    steps = array.memory_strides
     strides: dict[str, int | None] = {}
     for index in indices:
         total: int | None = 0

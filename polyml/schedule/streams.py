@@ -16,7 +16,6 @@ from polyml.schedule.large_enough import bytes_at_hand
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.schedule import Note
 from polyml.scop.scop import Array, Scop
-from polyml.sets.shapes import element_count, is_known
 from polyml.sets.spaces import maps_of
 from polyml.target import Target
 
@@ -62,7 +61,7 @@ def streamed_when_large(scop: Scop, target: Target, results: Set[str], *, precis
     """
     found: dict[str, int] = {}
     for array in scop.arrays.values():
-        if array.kind != "output" or _bytes(array) is not None:
+        if array.kind != "output" or array.bytes is not None:
             continue
         # Of what else is touched, as large as the result.
         least = max(target.l2_bytes, kept(target) // 2) if array.name in results else AGAIN * target.l2_bytes
@@ -108,7 +107,7 @@ def is_large(scop: Scop, array: Array, target: Target, results: Set[str]) -> boo
 
 
 def _is_larger(array: Array, least: int) -> bool:
-    size = _bytes(array)
+    size = array.bytes
     return array.kind == "output" and size is not None and size > least
 
 
@@ -120,18 +119,12 @@ def _has_long_rows(array: Array, line: int) -> bool:
 
 def _touched(scop: Scop, target: Target) -> int:
     """Bytes of what callers give and get; those that are not known count as many."""
-    known = [_bytes(array) for array in scop.arrays.values() if array.kind != "local"]
+    known = [array.bytes for array in scop.arrays.values() if array.kind != "local"]
     return sum(size for size in known if size is not None) if None not in known else kept(target) + 1
 
 
 def _reason(is_last: bool) -> str:
     return "not read again, larger than what stays in cache" if is_last else "much larger than L2"
-
-
-def _bytes(array: Array) -> int | None:
-    if not is_known(array.shape):
-        return None
-    return array.dtype.itemsize * element_count(array.shape)
 
 
 def _is_only_written_once(scop: Scop, name: str, *, precise: bool) -> bool:

@@ -17,11 +17,11 @@ from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
-from polyml.sets.shapes import row_major_strides
+from polyml.sets.shapes import element_count, is_known, row_major_strides
 from polyml.shown import Shown
 from polyml.source import Span
 
-__all__ = ["Access", "Array", "ArrayKind", "Scop", "Statement", "StatementKind", "memory_strides"]
+__all__ = ["Access", "Array", "ArrayKind", "Scop", "Statement", "StatementKind"]
 
 ArrayKind = Literal["input", "output", "inout", "local"]
 StatementKind = Literal["assign", "init", "update", "copy"]
@@ -41,6 +41,16 @@ class Array:
     kind: ArrayKind
     strides: tuple[int, ...] | None = None
     constant: bool = False
+
+    @property
+    def bytes(self) -> int | None:
+        """Of all elements; None where that depends on sizes."""
+        return self.dtype.itemsize * element_count(self.shape) if is_known(self.shape) else None
+
+    @property
+    def memory_strides(self) -> tuple[int | None, ...]:
+        """Elements between neighbours per dimension; None where that depends on sizes."""
+        return row_major_strides(self.shape) if self.strides is None else self.strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +147,3 @@ class Scop(Shown):
         for statement in self.statements.values():
             total = total.union(statement.domain.to_union_set())
         return total
-
-
-def memory_strides(array: Array) -> tuple[int | None, ...]:
-    """Elements between neighbours per dimension; None where that depends on sizes."""
-    return row_major_strides(array.shape) if array.strides is None else array.strides

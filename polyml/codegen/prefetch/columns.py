@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
@@ -56,7 +55,9 @@ def prefetch_columns(
     arrays = [n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.scope == "local"]
     arrays = [*function.arguments, *(v for v in arrays if v.lanes == 1 and v.strides is None)]
     numbers = dict.fromkeys(function.sizes, SOME_SIZE)
-    large = {v.name: _with_numbers(v, numbers) for v in arrays if v.name not in near and _bytes(v) > caches.l2}
+    # What is of symbolic size may be large.
+    far = (v for v in arrays if v.name not in near and (v.bytes is None or v.bytes > caches.l2))
+    large = {v.name: _with_numbers(v, numbers) for v in far}
     uneven = {v.name: v.shape[-1] for v in arrays if not is_known(v.shape[1:])}
     pass_ = _Columns(large, numbers, caches, uneven, [])
     body = pass_.body(function.body, outside(function)) if large else function.body
@@ -228,9 +229,3 @@ def _affine(subscripts: Sequence[object]) -> tuple[Affine, ...]:
 def _with_numbers(variable: Variable, numbers: Mapping[str, int]) -> Variable:
     """The array with rows of some length, where that is symbolic."""
     return replace(variable, shape=tuple(extent.substitute(numbers) for extent in variable.shape))
-
-
-def _bytes(variable: Variable) -> int:
-    """Of the array; a symbolic extent may be large."""
-    extents = [extent.constant for extent in variable.shape if extent.is_constant]
-    return variable.dtype.itemsize * prod(extents) if len(extents) == len(variable.shape) else 1 << 62

@@ -8,7 +8,7 @@ Source: Georganas et al., "Anatomy of High-Performance Deep Learning Convolution
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Prefetch, Variable
@@ -37,7 +37,7 @@ def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: 
     With more steps than lines (14 x 14 points, seven steps a line), that many ask for the same one: w[o//32 + 1, 0, 16*(k//7 + 147*p)].
     """
     arrays = {v.name: v for v in function.arguments if panels.get(v.name)}
-    arrays = {name: v for name, v in arrays.items() if v.dtype.itemsize * _elements(v.shape) > l2_bytes // 2}
+    arrays = {name: v for name, v in arrays.items() if v.dtype.itemsize * element_count(v.shape) > l2_bytes // 2}
     if not arrays:
         return function
     wanted: dict[int, tuple[Node, ...]] = {}
@@ -47,10 +47,6 @@ def prefetch_panels(function: Function, panels: Mapping[str, int], *, l2_bytes: 
             loop, places = found
             wanted.setdefault(id(loop), tuple(Prefetch(place, 2) for place in places))
     return replace(function, body=put_first(function.body, wanted)) if wanted else function
-
-
-def _elements(shape: Sequence[Affine]) -> int:
-    return element_count(shape)
 
 
 def _fetch(
@@ -67,7 +63,7 @@ def _fetch(
     outside = [names.index(v) for s in counted for v in s.variables() if v in names]
     if not outside or len(counted) < blocks:
         return None
-    size = _elements(panel.shape[blocks:])
+    size = element_count(panel.shape[blocks:])
     line = line_bytes // panel.dtype.itemsize
     levels = levels_of(path, max(outside) + 1)
     lines = size // line

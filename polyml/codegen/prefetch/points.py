@@ -47,7 +47,7 @@ def prefetch_points(function: Function, caches: Caches) -> Function:
     Of windows it is one for each of their rows: for (c ..) for (r ..) { prefetch x[c, p + 1 + r, ..]; for (s ..) { t += x[c, p + r, q + s] * w[c, r, s]; .. } }
     That holds for lanes along the points, too.
     """
-    arrays = {v.name: v for v in function.arguments if _bytes(v) * LEAST_SHARE > caches.l2} if caches.l2 else {}
+    arrays = {v.name: v for v in function.arguments if (v.bytes or 0) * LEAST_SHARE > caches.l2} if caches.l2 else {}
     wanted: dict[int, tuple[Node, ...]] = {}
     known = Ranges()
     for path in inner_loops(function.body) if arrays else ():
@@ -57,12 +57,6 @@ def prefetch_points(function: Function, caches: Caches) -> Function:
                 loop, places = found
                 wanted[id(loop)] = tuple(Prefetch(place, 2) for place in places)
     return replace(function, body=put_first(function.body, wanted)) if wanted else function
-
-
-def _bytes(variable: Variable) -> int:
-    """0 where that is not known."""
-    extents = [extent.constant if extent.is_constant else 0 for extent in variable.shape]
-    return variable.dtype.itemsize * prod(extents)
 
 
 def _elements(path: Sequence[For], arrays: Mapping[str, Variable]) -> list[list[Read]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.rewrite import walk_nodes, with_body
@@ -35,13 +34,7 @@ Change = Callable[[For, tuple[For, ...]], For]
 
 def large_inputs(function: Function, least: int) -> dict[str, Variable]:
     """Arguments of known shape that the function only reads, of more bytes than that."""
-    found: dict[str, Variable] = {}
-    for variable in function.arguments:
-        extents = [extent.constant for extent in variable.shape if extent.is_constant]
-        known = len(extents) == len(variable.shape)
-        if variable.name not in function.written and known and variable.dtype.itemsize * prod(extents) > least:
-            found[variable.name] = variable
-    return found
+    return {v.name: v for v in function.arguments if v.name not in function.written and (v.bytes or 0) > least}
 
 
 def map_tiles(nodes: tuple[Node, ...], change: Change, loops: tuple[For, ...] = ()) -> tuple[Node, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil
 
 from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
@@ -201,5 +201,4 @@ def _time(nodes: Sequence[Node], ranges: Ranges) -> int | None:
 
 def _is_large(variable: Variable, least: int) -> bool:
     """Whether the array has more bytes than that; of symbolic extents it has."""
-    extents = [extent.constant for extent in variable.shape if extent.is_constant]
-    return len(extents) < len(variable.shape) or variable.dtype.itemsize * prod(extents) > least
+    return variable.bytes is None or variable.bytes > least

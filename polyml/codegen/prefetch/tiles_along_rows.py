@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
-from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
@@ -143,16 +142,14 @@ class _Tiles:
         if variable is None or not self.is_large(variable):
             return False
         # Of rows of unknown length the place within one is enough, where neither loop leaves it.
-        across = [s for s, step in zip(read.subscripts, memory_steps(variable), strict=True) if step is None]
+        across = [s for s, step in zip(read.subscripts, variable.memory_strides, strict=True) if step is None]
         if any(not isinstance(s, Affine) or s.variables() & {loop.variable, lanes.variable} for s in across):
             return False
         flat = flat_element(variable, read.subscripts, whole_rows=True)
         return flat is not None and flat.stride(loop.variable) == 1 and flat.stride(lanes.variable) == 0
 
     def is_large(self, variable: Variable) -> bool:
-        extents = [extent.constant for extent in variable.shape if extent.is_constant]
-        known = len(extents) == len(variable.shape)
-        return not known or variable.dtype.itemsize * prod(extents) > self.caches.l2 // 4
+        return variable.bytes is None or variable.bytes > self.caches.l2 // 4
 
     def result(self, lanes: For, loop: For) -> _Rows | None:
         """The vectors of a large argument that are loaded ahead of the loop."""

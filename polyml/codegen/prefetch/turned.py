@@ -22,7 +22,6 @@ from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, minimum
-from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["prefetch_turned"]
 
@@ -44,17 +43,11 @@ def prefetch_turned(function: Function, caches: Caches) -> Function:
     """
     if not caches.l2:
         return function
-    large = {v.name: v for v in function.arguments if _bytes(v) * SHARE > caches.l2}
+    large = {v.name: v for v in function.arguments if v.strides is None and (v.bytes or 0) * SHARE > caches.l2}
     if not large.keys() & function.written or not any(map(_turns, walk_nodes(function.body))):
         return function
     body = _Turned(large, caches.line, names_in(function), outside(function)).body(function.body, ())
     return function if body is function.body else replace(function, body=body)
-
-
-def _bytes(variable: Variable) -> int:
-    """0 where that is not known."""
-    known = is_known(variable.shape) and variable.strides is None
-    return variable.dtype.itemsize * element_count(variable.shape) if known else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from polyml.schedule.strategy.cuda.tile_plan import Side, TilePlan
 from polyml.schedule.written import with_inserted
 from polyml.scop.accesses import access_map
 from polyml.scop.dependences import Dependences, analyse
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
@@ -287,7 +287,7 @@ def _tile(scop: Scop, plan: TilePlan, read: Read, taken: set[str]) -> Tile:
     taken |= {name, f"S_{name}"}
     moving = last.variables() & plan.extents.keys()
     whole = last.variables() == moving and all(plan.size(index) % width == 0 for index in moving)
-    rows = [stride for stride in memory_strides(source) if stride != 1]
+    rows = [stride for stride in source.memory_strides if stride != 1]
     aligned = last.constant % width == 0 and all(stride is not None and stride % width == 0 for stride in rows)
     return Tile(
         read=read,

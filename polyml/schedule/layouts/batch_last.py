@@ -21,7 +21,7 @@ import islpy as isl
 
 from polyml.expressions import plain_index
 from polyml.schedule.layouts.relaid import Layout, Relaid, extents_of, line_rows, redirected, relaid
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
@@ -88,7 +88,7 @@ def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int]
     if held * itemsize * lanes > target.l2_bytes // 2:
         return False
     if all(
-        memory_strides(scop.arrays[a.array])[dimensions[a.array]] == 1 for a in core.accesses if a.array in dimensions
+        scop.arrays[a.array].memory_strides[dimensions[a.array]] == 1 for a in core.accesses if a.array in dimensions
     ):
         return False
     return all(_is_short(core, i, lanes) for i in core.indices[core.loop_depth :] if i != index)

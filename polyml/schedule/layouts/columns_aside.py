@@ -18,9 +18,8 @@ import islpy as isl
 from polyml.expressions import Read, Subscript, map_reads, plain_indices, reads_of
 from polyml.scop.dependences import values_of
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
-from polyml.sets.shapes import element_count, is_known
 from polyml.target import Target
 
 __all__ = ["with_columns_aside"]
@@ -31,9 +30,7 @@ def with_columns_aside(scop: Scop, target: Target) -> Scop | None:
     made = scop
     for array in scop.arrays.values():
         readers = [s.name for s in scop.statements.values() if _column_read(s, array) is not None]
-        if not readers or array.kind == "local" or not is_known(array.shape):
-            continue
-        if array.dtype.itemsize * element_count(array.shape) <= target.l2_bytes:
+        if not readers or array.kind == "local" or (array.bytes or 0) <= target.l2_bytes:
             continue
         writer = _writer(scop, array.name)
         if writer is not None and _comes_from_inside(scop, array.name, readers):
@@ -50,7 +47,7 @@ def _column_read(statement: Statement, array: Array) -> Read | None:
         return None
     (read,) = reads
     names = plain_indices(read.subscripts)
-    if len(names) != 2 or memory_strides(array)[-1] != 1 or names[0] in statement.indices[: statement.loop_depth]:
+    if len(names) != 2 or array.memory_strides[-1] != 1 or names[0] in statement.indices[: statement.loop_depth]:
         return None
     inside = names[0] in statement.indices and names[1] in statement.indices[: statement.loop_depth]
     last = statement.target.subscripts[-1] if statement.target.subscripts else None

@@ -28,7 +28,7 @@ from polyml.schedule.layouts.relaid import (
     trips_of,
 )
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Access, Array, Scop, memory_strides
+from polyml.scop.scop import Access, Array, Scop
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
@@ -129,7 +129,7 @@ def written_arrays(scop: Scop) -> Iterator[Array]:
         if array.kind == "local" or array.name not in written or not array.shape:
             continue
         plain = all(isinstance(e, Affine) for a in accesses if a.array == array.name for e in a.subscripts)
-        if plain and memory_strides(array)[-1] == 1:
+        if plain and array.memory_strides[-1] == 1:
             yield array
 
 
@@ -155,7 +155,7 @@ def _large(array: Array, size: int, target: Target) -> tuple[Product, ...]:
 
 def _are_whole(array: Array, target: Target) -> bool:
     """Whether it is known that rows are whole lines apart already."""
-    step = memory_strides(array)[-2]
+    step = array.memory_strides[-2]
     return step is not None and step * array.dtype.itemsize % target.line_bytes == 0
 
 

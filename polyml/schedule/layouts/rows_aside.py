@@ -22,7 +22,7 @@ from polyml.records import dataclass
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.streams import is_large
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
@@ -51,7 +51,7 @@ def with_rows_aside(scop: Scop, target: Target, results: Set[str]) -> RowsAside 
     """
     made, rows = scop, list[str]()
     for array in scop.arrays.values():
-        if len(array.shape) < 2 or memory_strides(array)[-1] != 1 or not is_large(scop, array, target, results):
+        if len(array.shape) < 2 or array.memory_strides[-1] != 1 or not is_large(scop, array, target, results):
             continue
         row = array.shape[-1].constant * array.dtype.itemsize
         if row % target.line_bytes or row < LEAST_BYTES:

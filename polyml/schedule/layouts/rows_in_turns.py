@@ -29,7 +29,7 @@ from polyml.schedule.window import slide_storage
 from polyml.scop.dependences import values_of
 from polyml.scop.expansion import common_loops
 from polyml.scop.relations import rebuilt
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import maps_of, parameters_text
 from polyml.target import Target
@@ -67,7 +67,7 @@ def take_turns(scop: Scop, target: Target) -> Turns | None:
     layouts: list[Layout] = []
     made = scop
     for array in scop.arrays.values():
-        if len(array.shape) != 1 or memory_strides(array) != (1,):
+        if len(array.shape) != 1 or array.memory_strides != (1,):
             continue
         saved = list(_saved(scop, array))
         ages = _ages(scop, array, steps) if saved else None

@@ -24,7 +24,7 @@ from polyml.records import dataclass
 from polyml.schedule.large_enough import bytes_at_hand, within
 from polyml.schedule.layouts.relaid import Layout, Relaid, extents_of, line_rows, redirected, relaid
 from polyml.schedule.schedule import Product
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.target import Target
 
@@ -71,7 +71,7 @@ def _swept_matrix(scop: Scop, target: Target) -> str | None:
     names = plain_indices(deepest.target.subscripts)
     if len(deepest.indices) != 3 or deepest.loop_depth != 1 or deepest.kind != "assign" or deepest.argument is not None:
         return None
-    if len(names) != 2 or set(names) != set(deepest.indices[1:]) or memory_strides(array)[-1] != 1:
+    if len(names) != 2 or set(names) != set(deepest.indices[1:]) or array.memory_strides[-1] != 1:
         return None
     in_place = any(
         r.tensor == array.name and r.subscripts == deepest.target.subscripts for r in reads_of(deepest.value)
@@ -112,7 +112,7 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
     }
     for name, users in touched.items():
         array = scop.arrays[name]
-        if len(array.shape) != 2 or memory_strides(array)[-1] != 1:
+        if len(array.shape) != 2 or array.memory_strides[-1] != 1:
             return {}
         if not all(user.loop_depth for user in users):
             return {}

@@ -21,7 +21,7 @@ from polyml.schedule.pivots.plan import Loops3, Pivots
 from polyml.schedule.schedule import Storage
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
@@ -52,7 +52,7 @@ class PivotParts:
             isinstance(value, Read)
             and isinstance(last, Affine)
             and last.name == pivot
-            and memory_strides(self.scop.arrays[value.tensor])[-1] == 1
+            and self.scop.arrays[value.tensor].memory_strides[-1] == 1
         )
 
 

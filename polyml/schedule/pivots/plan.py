@@ -21,7 +21,7 @@ from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.schedule.shared_loops import Order, assign
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Scop, Statement, memory_strides
+from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.shown import counted
 from polyml.target import Target
@@ -157,7 +157,7 @@ def _sized(
         return None
     strip = max(1, target.l2_bytes // 3 // (block * model.itemsize) // block) * block
     last = vector.subscripts[-1]
-    adjacent = memory_strides(scop.arrays[vector.tensor])[-1] == 1
+    adjacent = scop.arrays[vector.tensor].memory_strides[-1] == 1
     return Pivots(
         core=model.name, loops=loops, free=_free(order, loops), tile=tile, width=width, block=block, strip=strip, vector=vector,
         contiguous=adjacent and isinstance(last, Affine) and last.name == own.lanes,

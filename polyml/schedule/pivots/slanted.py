@@ -19,7 +19,7 @@ from polyml.schedule.pivots.parts import PivotParts, with_panels
 from polyml.schedule.pivots.plan import Loops3, Pivots, moves, roles_of, widest_tile
 from polyml.schedule.prologues import maker_of
 from polyml.scop.dependences import Dependences
-from polyml.scop.scop import Scop, memory_strides
+from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import maps_of
 from polyml.target import Target
@@ -75,7 +75,7 @@ def _sized(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ..
 
 def _contiguous(scop: Scop, read: Read, index: str) -> bool:
     last = read.subscripts[-1]
-    return memory_strides(scop.arrays[read.tensor])[-1] == 1 and isinstance(last, Affine) and last.name == index
+    return scop.arrays[read.tensor].memory_strides[-1] == 1 and isinstance(last, Affine) and last.name == index
 
 
 def slanted_parts(scop: Scop, dependences: Dependences, plan: Pivots) -> PivotParts:
@@ -111,7 +111,7 @@ def _rows_and_lanes(scop: Scop, plan: Pivots) -> dict[str, Loops3]:
 def _steps(scop: Scop, array: str, subscripts: Sequence[Subscript], index: str) -> int | None:
     """Elements from one value of the index to the next; None where that is not a number."""
     total = 0
-    for subscript, stride in zip(subscripts, memory_strides(scop.arrays[array]), strict=True):
+    for subscript, stride in zip(subscripts, scop.arrays[array].memory_strides, strict=True):
         moved = subscript.stride(index) if isinstance(subscript, Affine) else None
         if moved is None or (moved and stride is None):
             return None

@@ -28,7 +28,7 @@ from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.schedule.statement_models import UNKNOWN_EXTENT
 from polyml.scop.expansion import expanded_along_loops
-from polyml.scop.scop import Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import is_known
 from polyml.target import Target
@@ -80,7 +80,7 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
     symbolic = not is_known(array.shape)
     if prod(numbers) * array.dtype.itemsize <= target.l2_bytes // 2:
         return None
-    strides = memory_strides(array)
+    strides = array.memory_strides
     for dimension in range(len(numbers)):
         if strides[dimension] == 1:  # the lanes'
             continue

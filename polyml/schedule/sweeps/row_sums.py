@@ -37,7 +37,7 @@ from polyml.schedule.schedule import Product
 from polyml.schedule.sweeps.row_cuts import BEYOND, RowCut, any_cut, elements_of, known_cut
 from polyml.schedule.sweeps.row_registers import Together, sums_together
 from polyml.schedule.written import in_order, with_statements
-from polyml.scop.scop import Access, Array, Scop, Statement, memory_strides
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 from polyml.target import Target
@@ -139,7 +139,7 @@ class _Rows:
 
 def _rows(scop: Scop, array: Array, matcher: Matcher, models: Mapping[str, StatementModel]) -> _Rows | None:
     """The statements that touch the array, when they all follow its rows from the first to the last."""
-    strides = memory_strides(array)
+    strides = array.memory_strides
     along = max(range(len(strides)), key=lambda d: inf if (step := strides[d]) is None else step)
     index: dict[str, str] = {}
     for s in scop.statements.values():

@@ -46,7 +46,6 @@ from polyml.records import dataclass
 from polyml.schedule.storage import interval
 from polyml.sets.affine import Affine, affine, minimum
 from polyml.sets.from_isl import affine_of
-from polyml.sets.shapes import element_count, is_known
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["stage_windows"]
@@ -63,8 +62,8 @@ def stage_windows(function: Function, threads: dict[Axis, int], core: Core, room
     """
     if "x" not in threads or "z" in threads:
         return function
-    used = sum(_bytes(n.variable) or 0 for n in walk_nodes(function.body) if isinstance(n, Allocate))
-    room -= used
+    allocated = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
+    room -= sum(v.bytes or 0 for v in allocated if v.shape)
     blocks = any(isinstance(n, For) and n.kind == "block" for n in walk_nodes(function.body))
     taken = names_in(function)
     worker = _Staging(function, threads, core, room, taken)
@@ -193,8 +192,8 @@ class _Staging:
             written = {u.variable for n in walk_nodes((node,)) for u in uses(n) if u.write}
             moved: tuple[Node, ...] = (node,)
             for variable in self.function.arguments:
-                size = _bytes(variable)
-                if variable.name in read and size is not None and 0 < size <= self.room and variable.strides is None:
+                size = (variable.bytes or 0) if variable.shape and variable.strides is None else 0
+                if variable.name in read and 0 < size <= self.room:
                     self.room -= -(-size // 16) * 16
                     moved = self._resident(moved, variable, variable.name in written)
             made += moved
@@ -312,9 +311,3 @@ def _tests(first: Affine, size: int, at: Affine, extent: Affine, ranges: Ranges)
 
 def _all(tests: Sequence[Expr]) -> Expr:
     return functools.reduce(lambda one, other: Apply("and", (one, other), boolean), tests)
-
-
-def _bytes(variable: Variable) -> int | None:
-    if not is_known(variable.shape) or not variable.shape:
-        return None
-    return variable.dtype.itemsize * element_count(variable.shape)

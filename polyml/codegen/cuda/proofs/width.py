@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from polyml.codegen.cuda.program import Kernel
-from polyml.codegen.cuda.text.expression import strides_of
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch, UpdateArgument, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, uses
@@ -52,7 +51,7 @@ def _small_access(variable: Variable | None, subscripts: tuple[object, ...], ran
     if variable is None:
         return True
     total = Affine()
-    for subscript, stride in zip(subscripts, strides_of(variable), strict=False):
+    for subscript, stride in zip(subscripts, variable.memory_strides, strict=False):
         if stride is None:
             return False
         if isinstance(subscript, Affine):

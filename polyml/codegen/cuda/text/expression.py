@@ -16,7 +16,6 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.ops import OPS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Atom, FloorDiv, affine
-from polyml.sets.shapes import row_major_strides
 
 __all__ = ["EMITTED", "Writer"]
 
@@ -102,7 +101,7 @@ class Writer:
 
     def address(self, variable: Variable, subscripts: tuple[Subscript, ...]) -> str:
         """The element's position, in elements: one affine expression where all strides are numbers."""
-        strides = strides_of(variable)
+        strides = variable.memory_strides
         total, parts = affine(0), []
         for position, (subscript, stride) in enumerate(zip(subscripts, strides, strict=True)):
             if isinstance(subscript, Affine) and stride is not None:
@@ -155,8 +154,3 @@ class Writer:
                     symbol = "<" if atom.kind == "min" else ">"
                     texts.insert(0, f"(({left}) {symbol} ({right}) ? ({left}) : ({right}))")
                 return texts[0]
-
-
-def strides_of(variable: Variable) -> tuple[int | None, ...]:
-    """Elements between neighbours per dimension; None where that depends on sizes."""
-    return row_major_strides(variable.shape) if variable.strides is None else variable.strides

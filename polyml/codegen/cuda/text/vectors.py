@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from polyml.codegen.cuda.text.expression import Writer, strides_of
+from polyml.codegen.cuda.text.expression import Writer
 from polyml.codegen.loops import Assign, Node
 from polyml.codegen.rewrite import uses
 from polyml.dtypes import DType
@@ -237,7 +237,7 @@ def _address(name: str, subscripts: tuple[Subscript, ...], w: Writer) -> Affine 
     if variable.scope not in ("global", "shared"):
         return None
     total = affine(0)
-    for subscript, stride in zip(subscripts, strides_of(variable), strict=True):
+    for subscript, stride in zip(subscripts, variable.memory_strides, strict=True):
         if not isinstance(subscript, Affine) or stride is None:
             return None
         total = total + subscript * stride

@@ -32,7 +32,6 @@ from polyml.codegen.passes.sums.sums_by_place import LINE, base_of
 from polyml.expressions import Apply, Expr, Read, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
-from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["Parts", "Row", "emit_shifted", "neighbouring_rows"]
 
@@ -184,9 +183,8 @@ def _balanced(state: State, rows: list[Row], assigns: list[Assign]) -> list[Row]
 
 def _is_short(state: State, row: Row) -> bool:
     (read, *_) = reads_of(row.reads[0])
-    variable = state.slots[read.tensor].variable
-    constant = is_known(variable.shape)
-    return constant and variable.dtype.itemsize * element_count(variable.shape) <= SHORT
+    size = state.slots[read.tensor].variable.bytes
+    return size is not None and size <= SHORT
 
 
 def _is_plain(state: State, read: Read, node: For) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import inf, prod
 
-from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -256,7 +255,7 @@ class _Search:
             if not isinstance(last, Affine) or along != [*(0 for _ in outer), 1]:
                 return look
             rows.setdefault(((*outer, last - last.constant), bound), []).append(last.constant)
-        if memory_steps(self.variables[look.array])[-1] != 1:
+        if self.variables[look.array].memory_strides[-1] != 1:
             return look
         elements = []
         for (subscripts, bound), ahead in rows.items():

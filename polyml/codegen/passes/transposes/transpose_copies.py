@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
@@ -91,7 +90,7 @@ class _Copies:
             return flat.stride(lanes.variable), flat.stride(loop.variable)
         across: int | None = 0
         along: int | None = 0
-        for subscript, step in zip(subscripts, memory_steps(variable), strict=True):
+        for subscript, step in zip(subscripts, variable.memory_strides, strict=True):
             if not isinstance(subscript, Affine):
                 return None
             moved = subscript.stride(lanes.variable), subscript.stride(loop.variable)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 
-from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, If, Node, Place, Variable
 from polyml.codegen.passes.vectors.streams import is_zero
 from polyml.codegen.rewrite import map_places, with_body
@@ -127,7 +126,7 @@ class Strips:
     def before_lines(self, rows: Rows) -> int | None:
         """Iterations until a block of what is written starts where vectors do, so that each of its rows is a part of one line; None where rows do not all begin alike."""
         start, lower = rows.line[rows.dimension], self.loop.lower
-        steps = [step for d, step in enumerate(memory_steps(rows.variable)) if d != rows.dimension]
+        steps = [step for d, step in enumerate(rows.variable.memory_strides) if d != rows.dimension]
         alike = all(step is not None and step % self.width == 0 for step in steps)
         if rows.write is None or not alike or not start.is_constant or not lower.is_constant:
             return None

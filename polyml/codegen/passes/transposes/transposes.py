@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
-from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart, memory_steps
+from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart
 from polyml.codegen.loops import Allocate, Assign, For, Function, Lead, Node, Variable
 from polyml.codegen.passes.transposes.transposed_strips import Rows, Strips
 from polyml.codegen.passes.transposes.transposed_values import values_of_rows
@@ -174,7 +174,7 @@ class _Transposes:
             return None
         (dimension,) = along
         sign = subscripts[dimension].stride(loop.variable)
-        steps = memory_steps(variable)
+        steps = variable.memory_strides
         if sign not in (1, -1) or steps[dimension] != 1:
             return None
         if any(subscripts[d].stride(lanes.variable) is None for d in across):

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import gcd
 
-from polyml.codegen.element_accesses import memory_steps
 from polyml.codegen.loops import Assign, For, Lead, Node, Place, Variable
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
@@ -271,7 +270,7 @@ def flat_element(variable: Variable, subscripts: tuple[Subscript, ...], *, whole
     whole_rows: strides that depend on sizes count as 0: the address within a row.
     """
     total = Affine()
-    for subscript, stride in zip(subscripts, memory_steps(variable), strict=True):
+    for subscript, stride in zip(subscripts, variable.memory_strides, strict=True):
         if not isinstance(subscript, Affine) or (stride is None and not whole_rows and subscript != Affine()):
             return None
         total = total + subscript * (stride or 0)

@@ -78,13 +78,9 @@ class CudaModel:
 
     def _is_vector(self, name: str, subscripts: Sequence[Subscript], index: str, count: int) -> bool:
         """Whether an access stands still along the index, or moves by single elements from multiples of `count` on."""
-        array, total, stride = self.scop.arrays[name], affine(0), 1
-        strides: list[int] = []
-        for extent in reversed(array.shape):
-            strides.insert(0, stride)
-            stride *= extent.constant if extent.is_constant else 0
-        for subscript, step in zip(subscripts, array.strides or strides, strict=True):
-            if not isinstance(subscript, Affine) or step == 0:
+        total = affine(0)
+        for subscript, step in zip(subscripts, self.scop.arrays[name].memory_strides, strict=True):
+            if not isinstance(subscript, Affine) or not step:
                 return False
             total = total + subscript * step
         if index not in total.variables():

@@ -20,7 +20,6 @@ from polyml.schedule.transforms import distribute_band, merge_with_child
 from polyml.schedule.tree import Kind, is_coincident, kind_of, members, node_at, set_names, statements_below
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
-from polyml.sets.shapes import element_count, is_known
 from polyml.target import Target
 
 __all__ = ["MARK", "Staged", "stage_contractions"]
@@ -121,9 +120,9 @@ def _by_itself(node: isl.ScheduleNode, plan: TilePlan, scop: Scop, work: float) 
     moved = 0
     for array in (scop.arrays[name] for name in sorted(mine & others)):
         if array.kind == "local":
-            if not is_known(array.shape):
+            if array.bytes is None:
                 return None
-            moved += array.dtype.itemsize * element_count(array.shape)
+            moved += array.bytes
     if len(groups) < 2 or moved > MOST_KEPT or TRIPS * moved / MEMORY_RATE > work:
         return None
     return distribute_band(node, groups)
