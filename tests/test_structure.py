@@ -81,6 +81,16 @@ def test_every_view_has_its_line() -> None:
     assert re.findall(r'`"(\w+)"`', table) == list(get_args(View))
 
 
+def test_every_rule_has_its_line() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tables = page[page.index("| `rules/windows/`") : page.index("| `algebra/` |")]
+    table = ast.parse((PACKAGE / "graph" / "rules" / "table.py").read_text())
+    names = (node.module for node in table.body if isinstance(node, ast.ImportFrom) and node.module is not None)
+    rules = [name.split(".")[-2:] for name in names if name.startswith("polyml.graph.rules.")]
+    assert len(rules) > 50
+    assert not [rule for folder, rule in rules if folder != "algebra" and f"{rule}.py`" not in tables]
+
+
 def test_folders_of_tests_are_those_of_the_package() -> None:
     for stage in ("graph", "scop", "schedule", "codegen"):
         for init in (ROOT / "tests" / stage).rglob("__init__.py"):

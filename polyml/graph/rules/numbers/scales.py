@@ -3,6 +3,8 @@
     y[m, n] = sum over k of x[m, k] * f32(w[n, k]) * s[n, k // 32]  ->  sum over k of x[m, k] * (f32(w[n, k]) * s[n, k // 32])
 
 So what is made of a weight is one number for all m: for the rows of a register tile, or for a tensor that is made ahead (rules/reuse/ahead.py).
+
+Factors of a sum are also multiplied ahead by rules/sums/factors_ahead.py, which leaves alone what only a few rows use, and operands with zero points, which are two reads.
 """
 
 from __future__ import annotations
