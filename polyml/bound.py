@@ -45,7 +45,7 @@ class Bound(Dispatcher):
         values: of the constants, by name. They are copied: what happens to the arrays later changes nothing.
 
     Raises:
-        PolymlError: no such parameter, a wrong element type or rank, a parameter that the program updates.
+        PolymlError: no such parameter, or a wrong element type or rank; at a call: a constant that the program updates in place.
     """
 
     def __init__(self, program: Program, options: Options, values: Mapping[str, object]) -> None:

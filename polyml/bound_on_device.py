@@ -34,7 +34,7 @@ class BoundOnDevice:
         values: of the constants, by name, on the host. They are copied: what happens to the arrays later changes nothing.
 
     Raises:
-        ArgumentError: no such parameter, or one that the program updates. PolymlError: a wrong element type or rank.
+        PolymlError: no such parameter, or a wrong element type or rank; at a call: a constant that the program updates in place.
     """
 
     def __init__(self, program: Einsum, values: Mapping[str, object]) -> None:
