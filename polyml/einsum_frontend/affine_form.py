@@ -54,19 +54,10 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
         case Binary(op="+" | "-" | "*" | "//" | "%"):
             require_affine(e.left, role=role, reads=reads, extrema=extrema)
             require_affine(e.right, role=role, reads=reads, extrema=extrema)
-            if e.op == "*" and _varies(e.left) and _varies(e.right):
-                raise NotAffineError(
-                    f"{role} multiplies {format_expression(e.left)!r} by {format_expression(e.right)!r}: it is not affine",
-                    span=e.span,
-                    hint="one of the two must be made of numbers and sizes",
-                )
-            if e.op in {"//", "%"} and _varies(e.right):
-                message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
-                raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
-            if e.op in {"//", "%"} and (divisor := whole_number(e.right)) is not None and divisor <= 0:
-                hint = "no value goes with it" if divisor == 0 else "turn the signs round: i // -2 is -i // 2"
-                message = f"{role} divides by {divisor}, which is not a positive number"
-                raise NotAffineError(message, span=e.span, hint=hint)
+            if e.op == "*":
+                _require_factor(e, role)
+            elif e.op in {"//", "%"}:
+                _require_divisor(e, role)
         case Binary(op="**") if not _varies(e):
             require_affine(e.left, role=role, reads=reads, extrema=extrema)
             require_affine(e.right, role=role, reads=reads, extrema=extrema)
@@ -86,6 +77,27 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             raise AssertionError("internal: an unresolved name")
         case _:
             assert_never(e)
+
+
+def _require_factor(e: Binary, role: str) -> None:
+    """Refuses a product of two things that vary."""
+    if _varies(e.left) and _varies(e.right):
+        raise NotAffineError(
+            f"{role} multiplies {format_expression(e.left)!r} by {format_expression(e.right)!r}: it is not affine",
+            span=e.span,
+            hint="one of the two must be made of numbers and sizes",
+        )
+
+
+def _require_divisor(e: Binary, role: str) -> None:
+    """Refuses a quotient or remainder by anything but a positive number or sizes."""
+    if _varies(e.right):
+        message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
+        raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
+    divisor = whole_number(e.right)
+    if divisor is not None and divisor <= 0:
+        hint = "no value goes with it" if divisor == 0 else "turn the signs round: i // -2 is -i // 2"
+        raise NotAffineError(f"{role} divides by {divisor}, which is not a positive number", span=e.span, hint=hint)
 
 
 def require_condition(e: Expression, *, role: str) -> None:

@@ -10,7 +10,7 @@ Rows of a tensor may be a common loop even for ops that reduce over them (`_shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from math import prod
 
 from polyml.disjoint_sets import DisjointSets
@@ -265,14 +265,25 @@ def _shares_rows(name: str, profiles: Sequence[Profile], tensors: dict[str, Tens
         return False
     if any(p.written_bytes(tensors[p.write[0]]) > cache_bytes // 4 for p in known):
         return False
+    return not _needs_finished_sums(profiles, sums, index)
+
+
+def _needs_finished_sums(
+    profiles: Sequence[Profile], sums: Sequence[Profile], index: Mapping[str, Sequence[str]]
+) -> bool:
+    """Whether an equation that follows the rows needs what is there only behind the loop over them: a sum, or what is made of one.
+
+    Args:
+        index: by an equation's result its indices along the rows, none for what does not follow them.
+    """
     late: list[Profile] = []
     for n, p in enumerate(profiles):
         waits = any(_touches(q, p) for q in late)
         if waits and index[p.result]:
-            return False
+            return True
         if waits or p in sums or (not index[p.result] and any(_touches(q, p) for q in profiles[:n] if index[q.result])):
             late.append(p)
-    return True
+    return False
 
 
 def _touches(earlier: Profile, later: Profile) -> bool:

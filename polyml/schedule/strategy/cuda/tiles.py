@@ -11,13 +11,15 @@ Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (SC 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, gcd, prod
+from operator import itemgetter
 
 from polyml.expressions import Apply, Read, plain_indices, reads_of, walk
 from polyml.gpu_core import ISSUE, L2_RATE
+from polyml.records import dataclass
 from polyml.schedule.boxes import box_of
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.strategy.cuda.room import shared_room
@@ -48,17 +50,66 @@ LARGE = 2048
 def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | None:
     """The tiles of one update; None where it is no contraction whose operands are used again, or there is too little work."""
     statement = scop.statements[model.name]
-    if not _is_contraction(statement):
-        return None
-    steps, own = statement.indices[: statement.loop_depth], statement.indices[statement.loop_depth :]
-    extents = box_of(scop, statement)
+    extents = box_of(scop, statement) if _is_contraction(statement) else None
     if extents is None:
         return None
     many = {index: extent.constant if extent.is_constant else LARGE for index, extent in extents.items()}
+    roles = _roles(statement, model, many)
+    if roles is None or prod(many[i] for i in (*roles.outer, roles.y, roles.x)) < LEAST_TILE * target.cores // 2:
+        return None
+    depth = _depths(roles.reduced, many)
+    if prod(depth.values()) < 4:
+        return None
+    arrays = (*(read.tensor for read in roles.operands), statement.target.array)
+    itemsize = max(scop.arrays[array].dtype.itemsize for array in arrays)
+
+    def with_costs(plans: Iterable[TilePlan]) -> Iterator[tuple[float, TilePlan]]:
+        """Those that fit."""
+        for plan in plans:
+            cost = _cost(plan, many, itemsize, target)
+            if cost is not None:
+                yield cost, plan
+
+    of_each_shape = (
+        TilePlan(
+            statement=model.name, rows=rows, columns=columns, steps=statement.indices[: statement.loop_depth], outer=roles.outer, reduced=roles.reduced,
+            depth=depth, extents=extents, operands=roles.operands, crossed=roles.crossed,
+        )
+        for rows, columns in _sides(roles.y, roles.x, 16 // itemsize if roles.in_vectors else 1)
+    )  # fmt: skip
+    best = min(with_costs(of_each_shape), key=itemgetter(0), default=None)
+    if best is None:
+        return None
+    if max(best[1].rows.own, best[1].columns.own) < FEW and not best[1].steps:
+        best = min((best, *with_costs(_several(best[1]))), key=itemgetter(0))
+    return best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """What a contraction's indices and operands are for a block of threads.
+
+    x: along the result's memory, for columns of a tile. y: for its rows: with another y, elements of an operand along x are used again. outer: the other indices of the result.
+    reduced: the innermost last. operands: those that are staged, each used again along x or along y. crossed: those of them whose memory goes along neither. in_vectors: operands along x
+    are contiguous there.
+    """
+
+    x: str
+    y: str
+    outer: tuple[str, ...]
+    reduced: tuple[str, ...]
+    operands: tuple[Read, ...]
+    crossed: frozenset[Read]
+    in_vectors: bool
+
+
+def _roles(statement: Statement, model: StatementModel, many: Mapping[str, int]) -> _Roles | None:
+    """The roles; None where the result is not contiguous along x, or no operand is used again. many: extents in numbers."""
+    own = statement.indices[statement.loop_depth :]
     out = next(a for a in model.accesses if a.write)
     free = [index for index in own if out.stride(index) != 0]
     reduced = [index for index in own if out.stride(index) == 0]
-    if not reduced or len(free) < 2 or prod(many[i] for i in free) < LEAST_TILE * target.cores // 2:
+    if not reduced or len(free) < 2:
         return None
     reads = list(dict.fromkeys(reads_of(statement.value)))
     x = min(free, key=lambda index: (abs(out.stride(index) or 1 << 40), index))
@@ -73,31 +124,15 @@ def plan_tiles(scop: Scop, model: StatementModel, target: Target) -> TilePlan | 
         return None
     strides = [access for access in model.accesses if not access.write]
     reduced.sort(key=lambda i: -min(abs(a.stride(i) or 1 << 40) for a in strides))
-    depth = _depths(reduced, many)
-    if prod(depth.values()) < 4:
-        return None
-    outer = tuple(i for i in free if i not in (x, y))
-    itemsize = max(scop.arrays[a].dtype.itemsize for a in (*(read.tensor for read in operands), out.array))
-    crossed = frozenset(read for read in operands if not _last(read) & {x, y})
-    whole = all(x in _last(read) for read in along if read in operands)
-    plans = []
-    for rows_side, columns_side in _sides(y, x, 16 // itemsize if whole else 1):
-        plan = TilePlan(
-            statement=model.name, rows=rows_side, columns=columns_side, steps=steps, outer=outer, reduced=tuple(reduced),
-            depth=depth, extents=extents, operands=operands, crossed=crossed,
-        )  # fmt: skip
-        cost = _cost(plan, many, itemsize, target)
-        if cost is not None:
-            plans.append((cost, plan))
-    if not plans:
-        return None
-    best = min(plans, key=lambda found: found[0])
-    if max(best[1].rows.own, best[1].columns.own) < FEW and not steps:
-        for plan in _several(best[1]):
-            cost = _cost(plan, many, itemsize, target)
-            if cost is not None and cost < best[0]:
-                best = cost, plan
-    return best[1]
+    return _Roles(
+        x=x,
+        y=y,
+        outer=tuple(i for i in free if i not in (x, y)),
+        reduced=tuple(reduced),
+        operands=operands,
+        crossed=frozenset(read for read in operands if not _last(read) & {x, y}),
+        in_vectors=all(x in _last(read) for read in along if read in operands),
+    )
 
 
 def _several(found: TilePlan) -> Iterator[TilePlan]:
@@ -154,7 +189,7 @@ def _last(read: Read) -> frozenset[str]:
     return last.variables() if isinstance(last, Affine) else frozenset[str]()
 
 
-def _depths(reduced: list[str], extents: Mapping[str, int]) -> dict[str, int]:
+def _depths(reduced: Sequence[str], extents: Mapping[str, int]) -> dict[str, int]:
     """Iterations per tile, from the innermost index outwards, until there are enough."""
     left, depth = DEPTH, {}
     for index in reversed(reduced):
