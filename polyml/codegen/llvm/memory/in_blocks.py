@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from polyml.codegen.llvm.ir import POINTER, Value, integer
 from polyml.codegen.llvm.memory.addresses import Offset, Term
+from polyml.codegen.llvm.memory.masked import masked_load, zeros
 from polyml.codegen.llvm.state import ZERO, State, stored_type
 from polyml.expressions import Subscript
 from polyml.sets.affine import Affine, FloorDiv, affine
@@ -109,14 +110,11 @@ def _runs(state: State, name: str, starts: list[Value], crossed: list[Value]) ->
     b, lanes, variable = state.builder, state.lanes, state.slots[name].variable
     assert lanes is not None
     type_ = stored_type(variable, lanes.width)
-    found = Value(type_, "zeroinitializer")
-    call = f"llvm.masked.load.{type_.mangled}.p0"
+    found = zeros(type_)
     for block, pointer in enumerate(starts):
         wants = _lanes_of(state, crossed, block)
         wants = b.twice(wants) if type_.is_pair else wants
-        b.module.declare(call, str(type_), ["ptr", str(wants.type), str(type_)])
-        arguments = f"ptr align {variable.dtype.alignment} {pointer.text}, {wants}, {found}"
-        found = b.emit(type_, f"call {type_} @{call}({arguments})")
+        found = masked_load(b, pointer, variable.dtype.alignment, wants, found)
     return found
 
 

@@ -17,6 +17,7 @@ from polyml.codegen.llvm.memory.access import (
 )
 from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
+from polyml.codegen.llvm.memory.masked import masked_gather, masked_load, zeros
 from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.zipped import load_zipped
 from polyml.codegen.llvm.state import ZERO, State, stored_type
@@ -138,12 +139,8 @@ def _load(state: State, where: Access) -> Value:
 
 
 def _gather(state: State, pointers: Value, type_: Type, align: int) -> Value:
-    b, lanes = state.builder, state.lanes
-    assert lanes is not None
-    name = f"llvm.masked.gather.{type_.mangled}.{pointers.type.mangled}"
-    b.module.declare(name, str(type_), [str(pointers.type), str(lanes.all_set.type), str(type_)])
-    arguments = f"{pointers.type} align {align} {pointers.text}, {lanes.all_set}, {type_} zeroinitializer"
-    return b.emit(type_, f"call {type_} @{name}({arguments})")
+    assert state.lanes is not None
+    return masked_gather(state.builder, pointers, align, state.lanes.all_set, zeros(type_))
 
 
 def _load_contiguous(state: State, pointer: Value, align: int, where: Access) -> Value:
@@ -159,9 +156,7 @@ def _load_run(state: State, pointer: Value, align: int, type_: Type) -> Value:
     if lanes.mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
     mask = b.twice(lanes.mask) if type_.is_pair else lanes.mask
-    name = f"llvm.masked.load.{type_.mangled}.p0"
-    b.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
-    return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {mask}, {type_} zeroinitializer)")
+    return masked_load(b, pointer, align, mask, zeros(type_))
 
 
 def _load_strided(state: State, where: Access, stride: int) -> Value:
@@ -211,7 +206,7 @@ def _load_strided_masked(state: State, where: Access, stride: int) -> Value:
     assert lanes is not None
     assert lanes.mask is not None
     type_ = stored_type(where.slot.variable, width)
-    none = Value(lanes.mask.type, "zeroinitializer")
+    none = zeros(lanes.mask.type)
     owners = [divmod(lane * stride, width) for lane in range(width)]
     result: Value | None = None
     for which in range(owners[-1][0] + 1):

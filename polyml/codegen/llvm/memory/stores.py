@@ -9,6 +9,7 @@ from polyml.codegen.llvm.ir import BIT, POINTER, Value
 from polyml.codegen.llvm.memory.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.memory.between import put_between
 from polyml.codegen.llvm.memory.known_elements import forget
+from polyml.codegen.llvm.memory.masked import masked_scatter, masked_store
 from polyml.codegen.llvm.state import State
 from polyml.sets.affine import affine
 
@@ -71,11 +72,8 @@ def store_row(state: State, where: Access, values: Sequence[Value], *, streaming
 
 
 def _scatter(state: State, pointers: Value, value: Value, align: int) -> None:
-    b, lanes = state.builder, state.lanes
-    assert lanes is not None
-    name = f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}"
-    b.module.declare(name, "void", [str(value.type), str(pointers.type), str(lanes.all_set.type)])
-    b.write(f"call void @{name}({value}, {pointers.type} align {align} {pointers.text}, {lanes.all_set})")
+    assert state.lanes is not None
+    masked_scatter(state.builder, value, pointers, align, state.lanes.all_set)
 
 
 def _store_scalar(state: State, where: Access, value: Value) -> None:
@@ -104,9 +102,7 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
             mask = b.twice(lanes.mask)
         else:
             mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
-        name = f"llvm.masked.store.{value.type.mangled}.p0"
-        b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
-        b.write(f"call void @{name}({value}, ptr align {variable.dtype.alignment} {pointer.text}, {mask})")
+        masked_store(b, value, pointer, variable.dtype.alignment, mask)
         return
     whole = variable.dtype.itemsize * lanes.width
     if streaming:

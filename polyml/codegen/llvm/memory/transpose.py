@@ -15,6 +15,7 @@ from typing import Any
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, flat, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.memory.known_elements import forget
+from polyml.codegen.llvm.memory.masked import masked_load, masked_store, zeros
 from polyml.codegen.llvm.state import Lanes, State, stored_type
 from polyml.codegen.loops import Assign, For, Function
 from polyml.codegen.rewrite import walk_nodes
@@ -323,20 +324,16 @@ def _read(b: Builder, pointer: Value, type_: Type, mask: Value | None) -> Value:
     if mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
     mask = b.twice(mask) if type_.is_pair else mask
-    name = f"llvm.masked.load.{type_.mangled}.p0"
-    b.module.declare(name, str(type_), ["ptr", str(mask.type), str(type_)])
-    return b.emit(type_, f"call {type_} @{name}(ptr align {align} {pointer.text}, {mask}, {type_} zeroinitializer)")
+    return masked_load(b, pointer, align, mask, zeros(type_))
 
 
 def _write(b: Builder, pointer: Value, value: Value, mask: Value | None) -> None:
-    type_, align = value.type, _bytes(value.type)
+    align = _bytes(value.type)
     if mask is None:
         b.write(f"store {value}, {pointer}, align {align}")
         return
-    mask = b.twice(mask) if type_.is_pair else mask
-    name = f"llvm.masked.store.{value.type.mangled}.p0"
-    b.module.declare(name, "void", [str(value.type), "ptr", str(mask.type)])
-    b.write(f"call void @{name}({value}, ptr align {align} {pointer.text}, {mask})")
+    mask = b.twice(mask) if value.type.is_pair else mask
+    masked_store(b, value, pointer, align, mask)
 
 
 def transposed(b: Builder, registers: Sequence[Value], bits: Sequence[int]) -> list[Value]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyml.codegen.llvm.ir import POINTER, Type, Value, constant
 from polyml.codegen.llvm.memory.addresses import Offset, Term
+from polyml.codegen.llvm.memory.masked import masked_load, zeros
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.expressions import Subscript
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
@@ -70,6 +71,4 @@ def _load(state: State, pointer: Value, part: Type, align: int, uses: range) -> 
     for other in chosen[1:]:
         some = b.binary("or", some, other)
     mask = b.compare("ne", some, constant(some.type, 0))
-    name = f"llvm.masked.load.{part.mangled}.p0"
-    b.module.declare(name, str(part), ["ptr", str(mask.type), str(part)])
-    return b.emit(part, f"call {part} @{name}(ptr align {align} {pointer.text}, {mask}, {part} zeroinitializer)")
+    return masked_load(b, pointer, align, mask, zeros(part))
