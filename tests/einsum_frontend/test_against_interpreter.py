@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import event, given, settings
@@ -66,6 +68,13 @@ def test_sums_written_out_mean_the_same(right: str, left: str) -> None:
         with pytest.raises(type(fault)):
             interpret(explicit, *arguments)
         return
+    try:
+        result = interpret(explicit, *arguments)
+    except (
+        UnboundedDomainError
+    ):  # x[n, k] + -k * k: terms of one statement share the range of k, written sums have their own
+        assert {"k", "j"} & set(re.sub(r"\[[^\]]*\]", "", right)), right
+        event("ranges of another term")
+        return
     event("computed")
-    result = interpret(explicit, *arguments)
     np.testing.assert_allclose(np.asarray(result), np.asarray(expected), rtol=1e-9)
