@@ -110,7 +110,7 @@ class Lowered:
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")
             if launches[number] > 1:
-                lines.append(f"  launched {launches[number]} times, for what is the same but for names")
+                lines.append(f"  launched {launches[number]} times, for what is the same but for names and places")
             notes = Counter(f"{note.stage}: {note.subject}: {note.text}" for note in lowered.notes)
             lines += [f"  {note}" + (f" ({count} times)" if count > 1 else "") for note, count in notes.items()]
         if self.stages.options.machine.is_cuda:

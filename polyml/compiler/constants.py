@@ -120,11 +120,11 @@ def _split(
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A buffer that is filled once. place: the buffers of the filling's arguments, this one included."""
+    """A buffer that is filled once. place: where the filling's arguments are, this one included."""
 
     filling: Filling
     buffer: str
-    place: Mapping[str, str]
+    place: Mapping[str, Argument]
 
 
 def _without_fillings(
@@ -140,16 +140,17 @@ def _without_fillings(
         if not isinstance(step, Launch):
             steps.append(step)
             continue
-        place = {a.array: a.buffer for a in step.arguments}
+        place = {a.array: a for a in step.arguments}
         if step.region not in hoisted:
-            known = {array for array, buffer in place.items() if buffer in constants}
+            known = {a.array for a in step.arguments if a.buffer in constants}
             hoisted[step.region] = _hoisted(stages.regions[step.region], known, stages.options.machine)
         region, fillings = hoisted[step.region]
         for packed in (filling.packed for filling in fillings):
-            place[packed.name] = name = fresh_name(packed.name, buffers)
+            name = fresh_name(packed.name, buffers)
+            place[packed.name] = Argument(packed.name, name)
             buffers[name] = Buffer(name=name, kind="input", dtype=packed.dtype, shape=packed.shape)
-        filled += [_Filled(filling, place[filling.packed.name], place) for filling in fillings]
-        arguments = tuple(Argument(v.name, place[v.name]) for v in region.loops.arguments)
+        filled += [_Filled(filling, place[filling.packed.name].buffer, place) for filling in fillings]
+        arguments = tuple(place[v.name] for v in region.loops.arguments)
         steps.append(replace(step, arguments=arguments))
     used = {a.buffer for step in steps if isinstance(step, Launch) for a in step.arguments} | set(plan.outputs)
     used |= {step.only_if for step in steps if isinstance(step, Launch) and step.only_if is not None}
@@ -220,7 +221,7 @@ def _once(
         if id(function) not in numbers:  # of the region's first launch
             numbers[id(function)] = len(functions)
             functions.append(function)
-        arguments = tuple(Argument(v.name, one.place[v.name]) for v in function.arguments)
+        arguments = tuple(one.place[v.name] for v in function.arguments)
         steps.append(Launch(numbers[id(function)], arguments))
     plan = Plan(
         buffers=buffers,

@@ -25,7 +25,7 @@ from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import EinsumSyntaxError, PolymlError
 from polyml.graph.builder.program import build as build_graph
-from polyml.graph.equal_regions import share_equal_regions
+from polyml.graph.equal_regions import Shared, share_equal_regions
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
 from polyml.graph.plan import Plan, plan
@@ -138,14 +138,15 @@ def lower(
         )
         memory = plan(graph, regions)
         results = _only_results(regions, memory.storage)
-        kept = list(range(len(regions)))
+        shared = Shared(tuple(regions), memory, tuple(results), strides or {}, constants)
         if not options.machine.is_cuda:
-            kept, memory = share_equal_regions(regions, memory, strides or {}, results, constants)
-    report("plan", lambda: str(memory), level=2)
+            shared = share_equal_regions(regions, memory, strides or {}, results, constants)
+    report("plan", lambda: str(shared.plan), level=2)
     lowered = tuple(
-        lower_region(regions[k], graph, memory, options, strides or {}, results[k], constants) for k in kept
+        lower_region(region, graph, shared.plan, options, shared.strides, ended, shared.constants)
+        for region, ended in zip(shared.regions, shared.results, strict=True)
     )
-    return Stages(graph=graph, plan=memory, regions=lowered, options=options)
+    return Stages(graph=graph, plan=shared.plan, regions=lowered, options=options)
 
 
 def _only_results(regions: Sequence[Region], storage: Mapping[str, str]) -> list[set[str]]:

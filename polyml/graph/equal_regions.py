@@ -1,4 +1,5 @@
-"""Regions that are the same but for names are one, which the plan launches several times: the layers of a network are compiled once.
+"""Regions that are the same but for names are one, which the plan launches several times: the layers of a network are compiled once. So are those that differ in where they read and write (graph/views.py): layers whose weights are
+slices of one tensor, the phases of a transposed convolution.
 
 Regions are compared as texts in which tensors, arrays and indices have numbers, in the order in which they are met. Sizes keep their names, since they may differ in what is known of them.
 """
@@ -10,15 +11,28 @@ from dataclasses import fields, replace
 
 import islpy as isl
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads, substitute
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads, reads_of, substitute
 from polyml.graph.host_steps import Argument, Launch, Plan
 from polyml.graph.ir import Carried, Equation, Loop, Op, Tensor
 from polyml.graph.region import Region
+from polyml.graph.views import View, viewed
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["share_equal_regions"]
+__all__ = ["Shared", "share_equal_regions"]
 
 _SET, _PARAM = isl.dim_type.set, isl.dim_type.param
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Regions that differ, and the plan that launches these. results: per region the arrays that nothing reads after it but the caller. strides, constants: as given, with those of new tensors."""
+
+    regions: tuple[Region, ...]
+    plan: Plan
+    results: tuple[Set[str], ...]
+    strides: Mapping[str, tuple[int, ...]]
+    constants: Set[str]
 
 
 def share_equal_regions(
@@ -27,33 +41,101 @@ def share_equal_regions(
     strides: Mapping[str, tuple[int, ...]],
     results: Sequence[Set[str]],
     constants: Set[str] = frozenset(),
-) -> tuple[list[int], Plan]:
-    """The numbers of the regions that differ, and the plan that launches these, by their places among them.
+) -> Shared:
+    """Regions that are the same but for names, or for where in their arrays they read and write, as one.
 
     Args:
         strides: of inputs that are not contiguous, in elements, by the tensor's name. results: per region the arrays that nothing reads after it but the caller.
         constants: names of inputs that never change.
     """
-    outsides = [_outside(region) for region in regions]
-    first: dict[str, int] = {}
-    same: list[int] = []
-    for number, region in enumerate(regions):
-        alone = outsides.count(outsides[number]) == 1
-        text = "" if alone else _Text(plan.storage, strides, constants).of(region, results[number])
-        same.append(number if alone else first.setdefault(text, number))
-    kept = [number for number, other in enumerate(same) if other == number]
+    known = _Known(plan.storage, strides, constants)
+    whole = [_Placed(region, ended) for region, ended in zip(regions, results, strict=True)]
+    placed = dict(enumerate(whole))
+    same = known.first_equal(placed, [_outside(region) for region in regions])
+    kinds = {number: _inside(regions[number]) for number in same if same[number] == number}
+    alike = [number for number, kind in kinds.items() if list(kinds.values()).count(kind) > 1]
+    # Of those that are left, some may differ in places alone.
+    parts = {number: part for number in alike if (part := known.part(whole[number])) is not None}
+    equal = known.first_equal(parts, [_outside(part.region) for part in parts.values()])
+    shared = {number for number, first in equal.items() if list(equal.values()).count(first) > 1}
+    for number, first in same.items():
+        if first in shared:
+            part = parts.get(number) or known.part(whole[number])
+            assert part is not None, "internal: of two equal regions one has no parts"
+            placed[number], same[number] = part, equal[first]
+    kept = [number for number, first in same.items() if number == first]
     if len(kept) == len(regions):
-        return kept, plan
+        return Shared(tuple(regions), plan, tuple(results), strides, constants)
+    for number in kept:
+        if placed[number].views:  # once more, for names that no other region has
+            part = known.part(whole[number])
+            assert part is not None, "internal: a region without the parts that it had"
+            placed[number], known = part, known.beside(part.views)
     arrays = {step.region: [a.array for a in step.arguments] for step in plan.steps if isinstance(step, Launch)}
 
     def launched(step: Launch) -> Launch:
-        other = same[step.region]
-        arguments = zip(arrays[other], step.arguments, strict=True)
-        return replace(
-            step, region=kept.index(other), arguments=tuple(Argument(name, a.buffer) for name, a in arguments)
+        first = same[step.region]
+        one, own = placed[first].views, placed[step.region].views
+        if own:
+            buffers = {a.array: a.buffer for a in step.arguments}
+            arguments = [Argument(v.name, buffers[w.array], w.offset) for v, w in zip(one, own, strict=True)]
+        else:
+            arguments = [Argument(n, a.buffer) for n, a in zip(arrays[first], step.arguments, strict=True)]
+        return replace(step, region=kept.index(first), arguments=tuple(arguments))
+
+    steps = tuple(launched(s) if isinstance(s, Launch) else s for s in plan.steps)
+    return Shared(
+        tuple(placed[number].region for number in kept),
+        replace(plan, steps=steps, storage=known.storage),
+        tuple(placed[number].results for number in kept),
+        known.strides,
+        known.constants,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A region. results: of its arrays. views: what its tensors are of those of the program; none: its tensors are those."""
+
+    region: Region
+    results: Set[str]
+    views: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of tensors, by their names: their arrays, strides, and whether they never change."""
+
+    storage: Mapping[str, str]
+    strides: Mapping[str, tuple[int, ...]]
+    constants: Set[str]
+
+    def beside(self, views: Sequence[View]) -> _Known:
+        """With the tensors of views."""
+        new = [view for view in views if view.tensor.name not in self.storage]
+        return _Known(
+            {**self.storage, **{view.tensor.name: view.name for view in new}},
+            {**self.strides, **{view.tensor.name: view.strides for view in new if view.strides is not None}},
+            self.constants | {view.tensor.name for view in new if view.source in self.constants},
         )
 
-    return kept, replace(plan, steps=tuple(launched(s) if isinstance(s, Launch) else s for s in plan.steps))
+    def part(self, placed: _Placed) -> _Placed | None:
+        """The region of the parts of arrays that it touches."""
+        found = viewed(placed.region, self.storage, self.strides)
+        if found is None:
+            return None
+        region, views = found
+        return _Placed(region, {view.name for view in views if view.array in placed.results}, views)
+
+    def first_equal(self, placed: Mapping[int, _Placed], outsides: Sequence[object]) -> dict[int, int]:
+        """For each region the number of the first one that is the same."""
+        first: dict[str, int] = {}
+        same: dict[int, int] = {}
+        for (number, one), outside in zip(placed.items(), outsides, strict=True):
+            alone = outsides.count(outside) == 1
+            text = "" if alone else _Text(self.beside(one.views)).of(one.region, one.results)
+            same[number] = number if alone else first.setdefault(text, number)
+        return same
 
 
 def _outside(region: Region) -> object:
@@ -62,19 +144,29 @@ def _outside(region: Region) -> object:
     return len(region.ops), [[(tensor.dtype, tensor.shape) for tensor in some] for some in tensors]
 
 
-class _Text:
-    """Writes one region down. storage: per tensor its array."""
+def _inside(region: Region) -> object:
+    """The same for regions of parts of their tensors."""
+    return [
+        (len(op.indices), len(op.reduced), op.result.dtype, op.reduce, len(reads_of(op.body)))
+        if isinstance(op, Equation)
+        else None
+        for op in region.ops
+    ]
 
-    def __init__(self, storage: Mapping[str, str], strides: Mapping[str, tuple[int, ...]], constants: Set[str]) -> None:
-        self.storage, self.strides, self.constants = storage, strides, constants
+
+class _Text:
+    """Writes one region down."""
+
+    def __init__(self, known: _Known) -> None:
+        self.storage, self.strides, self.constants = known.storage, known.strides, known.constants
         self.tensors: dict[str, int] = {}
         self.arrays: dict[str, int] = {}
         self.loops: dict[str, Affine] = {}
 
     def of(self, region: Region, results: Set[str]) -> str:
         outside = [
-            *((self.tensor(t), self.strides.get(t.name), t.name in self.constants) for t in region.inputs),
-            *(self.tensor(t) for t in region.outputs),
+            (self.tensor(t), self.strides.get(self.storage[t.name]), t.name in self.constants)
+            for t in (*region.inputs, *region.outputs)
         ]
         ended = sorted(self.array(name) for name in results)
         return repr((outside, len(region.inputs), ended, [self.op(op) for op in region.ops]))

@@ -39,10 +39,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A region's `array` (a name of Plan.storage, and of the region's Scop) lies at the start of `buffer`."""
+    """A region's `array` (a name of Plan.storage, and of the region's Scop) lies in `buffer`, so many of its elements (offset) behind the start."""
 
     array: str
     buffer: str
+    offset: int = 0
+
+    def __str__(self) -> str:
+        if self.offset:
+            return f"{self.array} in {self.buffer} from {self.offset} on"
+        return self.array if self.array == self.buffer else f"{self.array} in {self.buffer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +111,8 @@ class Plan:
 def _step_text(step: Step) -> str:
     match step:
         case Launch():
-            places = (a.array if a.array == a.buffer else f"{a.array} in {a.buffer}" for a in step.arguments)
             condition = "" if step.only_if is None else f" if {step.only_if}"
-            return f"launch region {step.region} ({', '.join(places)}){condition}"
+            return f"launch region {step.region} ({', '.join(map(str, step.arguments))}){condition}"
         case Allocate():
             return f"allocate {step.buffer}" + (f": {step.bytes} bytes" if step.bytes is not None else "")
         case Free():

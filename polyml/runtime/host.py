@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import assert_never
 
-from polyml.codegen.loops import Function
-from polyml.graph.plan import ALIGNMENT, Allocate, Buffer, CheckFlag, Free, Launch, Plan
+from polyml.codegen.loops import Function, Variable
+from polyml.graph.plan import ALIGNMENT, Allocate, Argument, Buffer, CheckFlag, Free, Launch, Plan
 from polyml.runtime.ir_text import IrWriter
 from polyml.runtime.signature import NO_MEMORY, KernelSignature
 from polyml.sets.affine import Affine
@@ -71,20 +71,28 @@ def emit_host(signature: KernelSignature, plan: Plan, functions: Sequence[Functi
 def _launch(
     ir: IrWriter, step: Launch, function: Function, buffers: Mapping[str, str], sizes: Mapping[str, str]
 ) -> None:
-    place = {argument.array: argument.buffer for argument in step.arguments}
+    place = {argument.array: argument for argument in step.arguments}
     known = {**sizes, **{name: _product(ir, factors, sizes) for name, factors in function.products.items()}}
-    values = [f"ptr {buffers[place[v.name]]}" for v in function.arguments] + [f"i64 {known[s]}" for s in function.sizes]
     onward = ""
     if step.only_if is not None:
         flag = ir.value(f"icmp ne i8 {ir.value(f'load i8, ptr {buffers[step.only_if]}')}, 0")
         wanted, onward = ir.fresh("wanted"), ir.fresh("on")
         ir.do(f"br i1 {flag}, label %{wanted}, label %{onward}")
         ir.label(wanted)
+    values = [f"ptr {_address(ir, place[v.name], v, buffers)}" for v in function.arguments]
+    values += [f"i64 {known[s]}" for s in function.sizes]
     status = ir.value(f"call i32 @{function.name}({', '.join(values)})")
     _leave_if(ir, ir.value(f"icmp ne i32 {status}, 0"), NO_MEMORY)
     if onward:
         ir.do(f"br label %{onward}")
         ir.label(onward)
+
+
+def _address(ir: IrWriter, argument: Argument, variable: Variable, buffers: Mapping[str, str]) -> str:
+    """Where the array begins."""
+    start = buffers[argument.buffer]
+    distance = argument.offset * variable.dtype.itemsize
+    return ir.value(f"getelementptr i8, ptr {start}, i64 {distance}") if distance else start
 
 
 def _product(ir: IrWriter, factors: Sequence[Affine], sizes: Mapping[str, str]) -> str:

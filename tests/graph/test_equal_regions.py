@@ -1,4 +1,4 @@
-"""Regions that are the same but for names: one is compiled, and launched with the arrays of each; what differs in anything else stays apart."""
+"""Regions that are the same but for names and places: one is compiled, and launched with the arrays of each; what differs in anything else stays apart."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 import polyml
 from polyml.graph.host_steps import Launch
+from polyml.testing import verify
+from polyml.testing.c_program import CProgram
 
 
 def launches(text: str, *arguments: object, **options: object) -> list[int]:
@@ -143,3 +145,78 @@ def test_a_bound_weight_is_told_from_one_that_is_given() -> None:
     a, b = polyml.einsum(text, fusion=False).bind(v=x(48))(x(48), x(48) + 1)
     np.testing.assert_allclose(a, x(48) @ x(48), rtol=1e-5)
     np.testing.assert_allclose(b, x(48) @ (x(48) + 1), rtol=1e-5)
+
+
+SLICES = [
+    "h1[i,j] = h0[i,k]*w[0,k,j]",
+    "h2[i,j] = h1[i,k]*w[1,k,j]",
+    "h3[i,j] = h2[i,k]*w[2,k,j]",
+    "y[i,j] = h3[i,j] + 1",
+]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("strided", [False, True])
+def test_layers_of_one_tensor_are_one_region(bound: bool, strided: bool) -> None:
+    text = program(SLICES, results="y", parameters='h0: f32["N N"], w: f32["L N N"]')
+    w = np.random.default_rng(1).random((3, 48, 96 if strided else 48), np.float32)[:, :, :: 2 if strided else 1]
+    h = x(48)
+    expected = h @ w[0] @ w[1] @ w[2] + 1
+    prepared = polyml.einsum(text, fusion=False, verify=True)
+    prepared = prepared.bind(w=w) if bound else prepared
+    arguments = [h] if bound else [h, w]
+    stages = prepared.lower(*arguments).stages
+    assert [step.region for step in stages.plan.steps if isinstance(step, Launch)] == [0, 0, 0, 1]
+    np.testing.assert_allclose(prepared(*arguments), expected, rtol=1e-5)
+
+
+BOXES = """
+def f(v: f32["N N"], x: f32["M K"]):
+    v[0, j+1] = x[j, 1] + 1
+    v[1, j+2] = x[j, 2] + 1
+    v[3, j+7] = x[j, 0] + 1
+    v[i+2, i+1] = x[i, 0] + 1
+    return v
+"""
+
+
+def updated(v: np.ndarray, x: np.ndarray) -> np.ndarray:
+    v, n = v.copy(), len(x)
+    for k, (row, column) in enumerate([(0, 1), (1, 2), (3, 7)]):
+        v[row, column : column + n] = x[:, (1, 2, 0)[k]] + 1
+    v[2 + np.arange(n), 1 + np.arange(n)] = x[:, 0] + 1
+    return v
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_boxes_of_an_array(strided: bool) -> None:
+    """What is beside them stays as it was; a diagonal is no box."""
+    step = 2 if strided else 1
+    v, given = x(40)[::step, ::step][:20, :20], x(10)[:5]
+    expected = updated(v, given)
+    assert launches(BOXES, v, given) == [0, 0, 0, 1]
+    np.testing.assert_array_equal(polyml.einsum(BOXES, fusion=False, verify=True)(v, given), expected)
+
+
+def test_boxes_in_c() -> None:
+    lowered = polyml.einsum(BOXES, fusion=False).lower(x(20), x(10)[:5].copy())
+    assert "x_part in x from 2 on" in lowered.text("plan")
+    v, given = x(20), x(10)[:5].copy()
+    expected = updated(v, given)
+    np.testing.assert_array_equal(CProgram(lowered)(v, given)[0], expected)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["v[i+1, i+1] = x[i, 1] + 1", "v[i+2, i+1] = x[i, 1] + 1"],  # no boxes
+        ["v[0, j+1] = v[1, j+2] + x[j, 1]", "v[1, j+1] = v[2, j+2] + x[j, 1]"],  # read as well
+        ["v[0, j+1] += x[j, 1]", "v[1, j+1] += x[j, 1]"],
+        ["v[0, j+1] = x[j, 1]", "v[1, 2*j+1] = x[j, 1]"],  # rows with gaps
+        ["v[0, j+1] = x[j, 0]", "v[1, j+1] = x[j // 2, 0]"],
+    ],
+)
+def test_what_is_no_box_stays_apart(lines: list[str]) -> None:
+    text = program(lines, results="v", parameters='v: f32["N N"], x: f32["M K"]')
+    assert launches(text, x(20), x(10)[:5]) == [0, 1]
+    verify(text, x(20), x(10)[:5], fusion=False)

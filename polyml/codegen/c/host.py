@@ -127,8 +127,12 @@ def _size(name: str, function: Function) -> str:
 
 def _call(step: Launch, function: Function, names: dict[str, str]) -> str:
     """`void *` fits all; a `const void *` would not: before C23 an array of const elements is no const array."""
-    place = {argument.array: argument.buffer for argument in step.arguments}
+    place = {argument.array: argument for argument in step.arguments}
     arguments = [_size(size, function) for size in function.sizes]
     for variable in function.arguments:
-        arguments.append(f"(void *){names[place[variable.name]]}")
+        argument = place[variable.name]
+        start = names[argument.buffer]
+        if argument.offset:
+            start = f"((const {c_type(variable.dtype)} *){start} + {argument.offset})"
+        arguments.append(f"(void *){start}")
     return f"{function.name}({', '.join(arguments)})"

@@ -154,7 +154,8 @@ def convolve_each(series: Series, graph: Graph, tensors: dict[str, Tensor]) -> l
     fetched = _fetched(series, made[-1].result, order, graph)
     if not padding:
         return [*made, fetched]
-    allowed = with_zeros(fetched, tensors)
+    # Apart, so that convolutions of equal phases are one region (graph/equal_regions.py); what follows it waits for the flag anyway.
+    allowed = replace(with_zeros(fetched, tensors), apart=True)
     alone = _element_by_element(series, order)
     return [*padding, *made, allowed, *guarded(alone, allowed.result, found.filters, graph, tensors)]
 

@@ -95,3 +95,13 @@ def test_what_has_convolutions() -> None:
     assert phases(source, x, w, dynamic=True) == 0, "phases of sizes that are not known"
     assert phases(source, x, w[:, :1]) == 0, "a filter is no vector"
     assert phases(FIRST.format(t="f64", s=3), x, w) == 0, "as many places as terms"
+
+
+def test_equal_phases_are_one_region() -> None:
+    x, w = numbers(2, 64, 24, 25), numbers(64, 48, 4, 4)
+    source = FIRST.format(t="f64", s=2)
+    program = polyml.einsum(source, target=Target("x86-64-v4"))
+    for lowered in (program.lower(x, w), program.bind(w=w).lower(x)):
+        assert "launched 4 times" in lowered.explain()
+    expected = transposed(x, w, 2)
+    np.testing.assert_array_equal(polyml.einsum(source, verify=True).bind(w=w)(x), expected)
