@@ -58,18 +58,14 @@ class _Term:
     base: tuple[str, tuple[object, ...]]
     place: tuple[int, ...]
 
-    @staticmethod
-    def of(node: Assign, vector: Read, values: Mapping[str, Affine]) -> _Term:
-        subscripts = [s.substitute(values) for s in vector.subscripts if isinstance(s, Affine)]
-        place = tuple(s.constant for s in subscripts)
-        return _Term(node, values, (vector.tensor, tuple(s.terms for s in subscripts)), place)
-
-    @property
-    def element(self) -> tuple[object, tuple[int, ...]]:
-        return self.base, self.place
-
     def written(self) -> Assign:
         return replace(self.node, value=substitute(self.node.value, self.values))
+
+
+def _element(vector: Read, values: Mapping[str, Affine]) -> tuple[tuple[str, tuple[object, ...]], tuple[int, ...]]:
+    """What it has in common with others, and the place beside that."""
+    subscripts = [s.substitute(values) for s in vector.subscripts if isinstance(s, Affine)]
+    return (vector.tensor, tuple(s.terms for s in subscripts)), tuple(s.constant for s in subscripts)
 
 
 def _written(loop: For, lane: str, registers: int) -> tuple[Node, ...] | None:
@@ -122,15 +118,16 @@ def _shared(taps: list[For], sums: list[Assign], lane: str) -> _Taps | None:
     rounds = _rounds(taps, {}, MOST_TERMS // len(sums)) if sums else None
     if rounds is None:
         return None
-    loads = 0
-    terms: list[_Term] = []
     vectors = [_vectors(node, lane)[0] for node in sums]
-    for values in rounds:
-        made = [_Term.of(node, vector, values) for node, vector in zip(sums, vectors, strict=True)]
-        loads += len({term.element for term in made})
-        terms += made
-    left = len({term.element for term in terms}) / loads
-    nodes = _in_order(terms) if left <= SHARED else None
+    # Rows of a register tile read the same ones.
+    loaded = [{vector: _element(vector, values) for vector in dict.fromkeys(vectors)} for values in rounds]
+    elements = [set(found.values()) for found in loaded]
+    left = len(set().union(*elements)) / sum(map(len, elements))
+    if left > SHARED:
+        return None
+    pairs = list(zip(sums, vectors, strict=True))
+    terms = [_Term(n, values, *found[v]) for values, found in zip(rounds, loaded, strict=True) for n, v in pairs]
+    nodes = _in_order(terms)
     if nodes is None:
         return None
     still = {r for n in nodes for r in reads_of(n.value) if lane not in subscript_variables(r.subscripts)}
