@@ -15,7 +15,7 @@ access; a gather such as `table[ids[k], d]` is a plain access; a dtype call is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from polyml.einsum_frontend.printer import format_expression
@@ -161,12 +161,16 @@ def _what(factor: Expression) -> str:
 
 
 def _refusal(index: str, term: Expression, fault: Expression, reason: str) -> EinsumSyntaxError:
-    """The error at `fault`, with the possible readings: a sum around the whole term, and one around the least part that holds the index."""
-    readings = [f"sum[{index}]({format_expression(term)})"]
-    least = _least_holder(term, index)
-    if least is not None and least is not term:
-        reduced = Reducer("sum", (_first_reference(least, index),), least, least.span)
-        readings.insert(0, format_expression(_swap(term, least, reduced)))
+    """The error at `fault`, with the possible readings: a sum around the least part that holds the index, around a power of it, around either side of a quotient, and around the whole term."""
+    holders = _holders(term, index)
+    least = holders[-1] if holders else term
+    parts: list[tuple[Expression, ...]] = [(least,)]
+    match holders[-2:]:
+        case [Binary(op="**") as power, _]:
+            parts.append((power,))
+        case [*_, Binary(op="/") as quotient] if all(_reads(side) for side in children(quotient)):
+            parts[0] = children(quotient)
+    readings = list(dict.fromkeys(format_expression(_summed(term, each, index)) for each in (*parts, (term,))))
     return EinsumSyntaxError(
         f"it is not clear how {index!r}, which the left side lacks, is summed: {reason}",
         span=fault.span,
@@ -174,15 +178,24 @@ def _refusal(index: str, term: Expression, fault: Expression, reason: str) -> Ei
     )
 
 
-def _least_holder(e: Expression, index: str) -> Expression | None:
-    """The least part of `e` with all uses of `index` that still reads a tensor; None when that is an index value."""
+def _holders(e: Expression, index: str) -> list[Expression]:
+    """The parts of `e` with all uses of `index` that read a tensor, from `e` itself to the least one; none where that is an index value."""
+    found = [e]
     while not isinstance(e, (Subscript, Reducer)):
         holders = [child for child in children(e) if index in index_names(child)]
         if len(holders) != 1:
             break
         e = holders[0]
-    return e if any(isinstance(part, Subscript) for part in walk(e)) else None
+        found.append(e)
+    return found if _reads(e) else []
 
 
-def _swap(e: Expression, old: Expression, new: Expression) -> Expression:
-    return new if e is old else map_children(e, lambda child: _swap(child, old, new))
+def _reads(e: Expression) -> bool:
+    return any(isinstance(part, Subscript) for part in walk(e))
+
+
+def _summed(e: Expression, parts: Sequence[Expression], index: str) -> Expression:
+    """`e` with a sum around each of the parts."""
+    if any(e is part for part in parts):
+        return Reducer("sum", (_first_reference(e, index),), e, e.span)
+    return map_children(e, lambda child: _summed(child, parts, index))

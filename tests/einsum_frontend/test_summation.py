@@ -69,6 +69,16 @@ REFUSED = [
     ("y[n, m] = «b[m] / x[n, k]»", "in a divisor", "b[m] / sum[k](x[n, k]) or sum[k](b[m] / x[n, k])"),
     ("y[n] = «x[n, k] * u[k] / x[n, k]»", "in a divisor", "sum[k](x[n, k] * u[k] / x[n, k])"),
     ("y[n] = «x[n, k] ** 2»", "is no product", "sum[k](x[n, k]) ** 2 or sum[k](x[n, k] ** 2)"),
+    (
+        "y[n] = rsqrt(«x[n, k] ** 2»)",
+        "is no product",
+        "rsqrt(sum[k](x[n, k]) ** 2) or rsqrt(sum[k](x[n, k] ** 2)) or sum[k](rsqrt(x[n, k] ** 2))",
+    ),
+    (
+        "y[n] = «x[n, k] * u[k] / (x[n, k] * x[n, k])»",
+        "in a divisor",
+        "sum[k](x[n, k] * u[k]) / sum[k](x[n, k] * x[n, k]) or sum[k](x[n, k] * u[k] / (x[n, k] * x[n, k]))",
+    ),
     ("y[n] = «where(k < n, x[n, k], 0)»", "is no product", "write the reducer: sum[k](where(k < n, x[n, k], 0))"),
     ("y[n] = «min(x[n, k], u[k] + v[n])»", "is no product", "sum[k](min(x[n, k], u[k] + v[n]))"),
     ("y[n] = «x[n, k] > 0»", "is no product", "sum[k](x[n, k] > 0)"),
