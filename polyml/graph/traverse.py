@@ -13,6 +13,7 @@ from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.sets.affine import Affine
 
 __all__ = [
+    "LARGEST_TABLE",
     "UNKNOWN_EXTENT",
     "all_ops",
     "equation_reads",
@@ -31,6 +32,9 @@ __all__ = [
 _CHEAP = frozenset(
     "add sub mul neg abs min max eq ne lt le gt ge and or not select cast relu complex real imag".split()
 )
+
+LARGEST_TABLE = 64 << 20
+"""Most bytes of a table of what could be computed where it is used."""
 
 UNKNOWN_EXTENT = 1024
 """What a symbolic extent counts as, where costs are estimated."""

@@ -5,19 +5,20 @@ Padding written as `where` then costs nothing in the innermost loop. The languag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import islpy as isl
 
 from polyml.dtypes import boolean
-from polyml.expressions import Apply, Const, Expr
+from polyml.expressions import Apply, Const, Expr, Read, reads_of
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
+from polyml.sets.affine import Affine
 from polyml.sets.affine_conditions import condition_text
 from polyml.sets.spaces import parameters_of, parameters_text
 
-__all__ = ["exact_condition", "kept_where", "restrict_domains", "restricted_to"]
+__all__ = ["chosen_reads", "exact_condition", "kept_where", "restrict_domains", "restricted_to"]
 
 
 def restrict_domains(graph: Graph) -> Graph:
@@ -82,3 +83,24 @@ def exact_condition(condition: Expr) -> str | None:
     text, opposite = condition_text(condition), condition_text(condition, negated=True)
     # A conjunction with other parts keeps only the affine ones; its negation then has no form at all.
     return text if opposite is not None else None
+
+
+def chosen_reads(expr: Expr, conditions: tuple[str, ...] = ()) -> Iterator[tuple[Read, tuple[str, ...]]]:
+    """All reads with the affine conditions, in isl's syntax, without which a selection leaves out what they are a part of; a place in memory is said by numbers that are there, chosen or not."""
+    match expr:
+        case Apply(op="select", args=(condition, x, other)) if (text := exact_condition(condition)) is not None:
+            opposite = condition_text(condition, negated=True)
+            assert opposite is not None, "internal: an exact condition has an opposite"
+            yield from chosen_reads(condition, conditions)
+            yield from chosen_reads(x, (*conditions, text))
+            yield from chosen_reads(other, (*conditions, opposite))
+        case Apply():
+            for arg in expr.args:
+                yield from chosen_reads(arg, conditions)
+        case Read():
+            yield expr, conditions
+            for subscript in expr.subscripts:
+                if not isinstance(subscript, Affine):
+                    yield from ((read, ()) for read in reads_of(subscript))
+        case _:
+            pass

@@ -5,7 +5,6 @@ The sum is a product of matrices then (a discrete Fourier or cosine transform, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -13,17 +12,20 @@ from polyml.dtypes import boolean
 from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.traverse import is_cheap, tensors_of
+from polyml.graph.rules.boxes import symbolic_box
+from polyml.graph.rules.reuse.places import places_of
+from polyml.graph.traverse import LARGEST_TABLE, UNKNOWN_EXTENT, is_cheap, tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
+from polyml.sets.shapes import is_known
 
 __all__ = ["make_tables"]
 
 _USES = 16
 """How often a value must be used for a table to pay."""
 
-_LARGEST = 64 << 20
-"""Most bytes of a table."""
+_Made = dict[tuple[Expr, tuple[Affine, ...]], Tensor]
+"""Tables by function and extents."""
 
 
 def make_tables(graph: Graph) -> Graph:
@@ -31,11 +33,11 @@ def make_tables(graph: Graph) -> Graph:
     if not any(_candidates(op) for op in graph.ops if isinstance(op, Equation)):
         return graph
     taken = set(tensors_of(graph))
-    made: dict[tuple[Expr, tuple[int, ...]], Tensor] = {}
+    made: _Made = {}
     ops: list[Op] = []
     for op in graph.ops:
         if isinstance(op, Equation):
-            tables = _Tables(op, taken, made)
+            tables = _Tables(op, graph, taken, made)
             body = tables.replaced(op.body)
             ops += [*tables.ahead, op if body is op.body else replace(op, body=body)]
         else:
@@ -48,12 +50,14 @@ def _candidates(equation: Equation) -> bool:
 
 
 class _Tables:
-    """The tables that one equation reads. made: those that there are, by function and extents."""
+    """The tables that one equation reads. made: those that there are."""
 
-    def __init__(self, equation: Equation, taken: set[str], made: dict[tuple[Expr, tuple[int, ...]], Tensor]) -> None:
+    def __init__(self, equation: Equation, graph: Graph, taken: set[str], made: _Made) -> None:
         self.equation, self.taken, self.made = equation, taken, made
         self.ahead: list[Equation] = []
-        self.ranges = dict(_ranges(equation)) if _candidates(equation) else {}
+        self.sizes = {*graph.sizes}
+        self.ranges = _ranges(equation, graph) if _candidates(equation) else {}
+        self.counts = {size: graph.examples.get(size, UNKNOWN_EXTENT) for size in graph.sizes}
 
     def replaced(self, expr: Expr) -> Expr:
         """The expression with functions of index values read from tables."""
@@ -66,38 +70,60 @@ class _Tables:
 
     def table(self, expr: Apply) -> Read | None:
         nodes = list(walk(expr))
-        names = {name for node in nodes if isinstance(node, IndexValue) for name in node.affine.variables()}
         # An integer division is not evaluated where nobody asked for it: what it divides by may be zero there.
-        fixed = not any(isinstance(n, Read) or (isinstance(n, Apply) and n.op in ("floordiv", "mod")) for n in nodes)
-        if not fixed or not names or is_cheap(expr) or not names <= self.ranges.keys():
+        divides = any(isinstance(n, Apply) and n.op in ("floordiv", "mod") for n in nodes)
+        if divides or is_cheap(expr) or not any(isinstance(n, IndexValue) for n in nodes):
             return None
         # Conditions on index values stay what they are: elements may be there for their sake alone (codegen/llvm/expression.py).
-        if expr.dtype == boolean:
+        places = None if expr.dtype == boolean else places_of(nodes, self.ranges, self.sizes)
+        if not places:
             return None
-        indices = [i for i in self.equation.indices if i in names]
-        shape = tuple(self.ranges[i][1] - self.ranges[i][0] + 1 for i in indices)
-        total = prod(high - low + 1 for low, high in self.ranges.values())
-        if prod(shape) * _USES > total or prod(shape) * expr.dtype.itemsize > _LARGEST:
+        lows, shape = zip(*map(self.range_of, places), strict=True)
+        names = frozenset[str]().union(*(place.variables() for place in places))
+        # Where nobody knows how large a table will be it has to be a part of the result.
+        if not is_known(shape) and not names <= {*self.equation.left}:
             return None
-        values: dict[str, Affine | int] = {i: affine(f"i{d}") + self.ranges[i][0] for d, i in enumerate(indices)}
+        # A sum over what a factor does not know leaves it out.
+        reads = any(isinstance(n, Read) for n in nodes) or len(places) < len(names)
+        around = [e for i, (_, e) in self.ranges.items() if not reads or i in names or i in self.equation.left]
+        count, uses = (prod(e.evaluate(self.counts) for e in extents) for extents in (shape, around))
+        if count * _USES > uses or count * expr.dtype.itemsize > LARGEST_TABLE:
+            return None
+        values: dict[str, Affine | int] = dict.fromkeys(names, 0)
+        for d, (place, low) in enumerate(zip(places, lows, strict=True)):
+            name, step = next((name, c) for name, c in place.terms if c in (1, -1) and isinstance(name, str))
+            values[name] = (affine(f"i{d}") + low) * step
         function = substitute(expr, values)
         tensor = self.made.get((function, shape))
         if tensor is None:
             result = self.equation.result
             name = fresh_name(f"{result.name}_{expr.op}", self.taken)
             self.taken.add(name)
-            tensor = Tensor(name, expr.dtype, tuple(map(affine, shape)), result.label)
+            tensor = Tensor(name, expr.dtype, shape, result.label)
             self.made[function, shape] = tensor
             self.ahead.append(fill(tensor, function, self.equation.span))
-        return Read(tensor.name, tuple(affine(i) - self.ranges[i][0] for i in indices), expr.dtype)
+        return Read(tensor.name, tuple(p - low for p, low in zip(places, lows, strict=True)), expr.dtype)
+
+    def range_of(self, place: Affine) -> tuple[int, Affine]:
+        """The least value of an index or a sum of several, and how many there are up to the largest one."""
+        if place.name is not None:
+            return self.ranges[place.name]
+        low, high = 0, 0
+        for name, step in place.terms:
+            assert isinstance(name, str), "internal: a sum of indices"
+            first, extent = self.ranges[name]
+            ends = step * first, step * (first + extent.constant - 1)
+            low, high = low + min(ends), high + max(ends)
+        return low, affine(high - low + 1)
 
 
-def _ranges(equation: Equation) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The least and the largest value of each index; of none where one of them is no number."""
-    found = []
+def _ranges(equation: Equation, graph: Graph) -> dict[str, tuple[int, Affine]]:
+    """The least value of each index, and how many there are to the largest one; empty where one of them is neither a number nor from 0 to below an expression in the sizes."""
+    found: dict[str, tuple[int, Affine]] = {}
     for d, name in enumerate(equation.indices):
         low, high = equation.domain.dim_min_val(d), equation.domain.dim_max_val(d)
         if not (low.is_int() and high.is_int()):
-            return
-        found.append((name, (int(low.to_python()), int(high.to_python()))))
-    yield from found
+            extents = symbolic_box(equation, graph, tensors_of(graph)) if graph.sizes else None
+            return {} if extents is None else {i: (0, extent) for i, extent in extents.items()}
+        found[name] = (low.to_python(), affine(high.to_python() - low.to_python() + 1))
+    return found

@@ -17,8 +17,9 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indic
 from polyml.graph.edit import protected_names
 from polyml.graph.elements import all_elements, elements_at, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.rules.algebra.restrict import chosen_reads, restricted_to
 from polyml.graph.rules.reuse.inline import is_elementwise, read_through
-from polyml.graph.traverse import all_ops, equation_reads, read_names, tensors_of, users_of
+from polyml.graph.traverse import all_ops, read_names, tensors_of, users_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -175,16 +176,22 @@ def _are_there(factors: Sequence[Expr], left: Sequence[str], points: isl.Set, wh
 
 
 def _read_within(equation: Equation, points: isl.Set, graph: Graph) -> bool:
-    """Whether elements without anything to sum, which must stay zero, are read by nobody."""
+    """Whether elements without anything to sum, which must stay zero, are read by nobody, but for what a selection then leaves out."""
     name = equation.result.name
     if name in protected_names(graph):
         return False
     for op in all_ops(graph.ops):
         match op:
             case Equation():
-                reads = [read for read in equation_reads(op) if read.tensor == name]
+                expressions: list[Expr] = [op.body, *(s for s in op.target if not isinstance(s, Affine))]
+                reads = [found for e in expressions for found in chosen_reads(e) if found[0].tensor == name]
                 kept = op.base is not None and op.base.name == name
-                read_elements = (elements_read(op, read).intersect_params(graph.context) for read in reads)
+                read_elements = (
+                    elements_read(restricted_to(op, conditions) if conditions else op, read).intersect_params(
+                        graph.context
+                    )
+                    for read, conditions in reads
+                )
                 if kept or not all(elements.is_subset(points) for elements in read_elements):
                     return False
             case Loop() if any(name in (c.initial.name, c.next.name) for c in op.carried):

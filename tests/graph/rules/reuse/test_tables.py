@@ -9,6 +9,7 @@ import polyml
 from polyml.expressions import Const
 from polyml.graph.ir import Equation
 from polyml.graph.traverse import read_names
+from polyml.testing import verify
 
 FOURIER = """
 def fourier(x: f64["B N"]):
@@ -37,6 +38,40 @@ def divided(x: f32["B N"]):
 POSITIONS = """
 def positions(x: f32["B S D"]):
     y[b, s, d] = x[b, s, d] + sin(0.01 * s * d)
+    return y
+"""
+DECAY = """
+def decay(q: f32["H N D"], k: f32["H N D"], g: f32["H"]):
+    s[h, i, j] = where(j <= i, (q[h, i, d] * k[h, j, d]) * g[h] ** (i - j), 0)
+    return s
+"""
+DIFFERENCES = """
+def differences(x: f32["N M"], a: f32):
+    y[i, j] = x[i, j] * exp(-a * (2 * i - 2 * j + 3)) + sin(0.1 * (3 * j - i)) * cos(a * (j - 2 * i))
+    return y
+"""
+BEYOND = """
+def beyond(x: f32["N M"]):
+    y: f32["N M"] = 0
+    if 2 <= i < N - 1 and j < i:
+        y[i, j] = x[i, j] * log(f32(i - j))
+    return y
+"""
+BOTH = """
+def both(x: f32["N N"]):
+    y[i, j] = x[i, j] * exp(0.01 * i * (i - j)) + exp(0.1 * ((i - j) % 5))
+    return y
+"""
+LOOKED_UP = """
+def looked_up(x: f32["N N"], a: f32["V"], ids: i64["N"]):
+    y[i, j] = x[i, j] * exp(a[ids[i]] * (i - j))
+    return y
+"""
+SOME = """
+def some(x: f32["N 3"], L: int):
+    y: f32["N 3 2 L"]
+    y[n, c, 0, l] = sin(2.0**l * x[n, c])
+    y[n, c, 1, l] = cos(2.0**l * x[n, c] / L)
     return y
 """
 
@@ -97,7 +132,52 @@ def test_positions() -> None:
     np.testing.assert_allclose(polyml.einsum(POSITIONS, verify=True)(x), x + np.sin(angle), atol=1e-5)
 
 
-def test_symbolic_sizes_have_no_tables() -> None:
+def test_a_function_of_a_difference_has_a_value_for_each() -> None:
+    q, k, g = (numbers(2, 37, 3).astype("f4"), numbers(2, 37, 3).astype("f4"), np.array([0.9, 0.5], "f4"))
+    ops = [op for op in polyml.einsum(DECAY).trace(q, k, g).ops if isinstance(op, Equation)]
+    powers = [op.result.shape for op in ops if "pow" in op.result.name]
+    assert [tuple(e.constant for e in shape) for shape in powers] == [(2, 73)]
+    # The factor went out of the sum, of which a half is made.
+    (product,) = (op for op in ops if op.reduce == "sum")
+    assert len(read_names(product)) == 2
+    verify(polyml.einsum(DECAY), q, k, g)
+
+
+@pytest.mark.parametrize("sizes", [(50, 49), (1, 40), (17, 0)])
+def test_differences(sizes: tuple[int, int]) -> None:
+    x = numbers(*sizes).astype("f4")
+    verify(polyml.einsum(DIFFERENCES), x, 0.01)
+    verify(polyml.einsum(DIFFERENCES, dynamic=True), x, 0.01)
+    verify(polyml.einsum(DIFFERENCES), x[::-1, ::-1], 0.01)
+
+
+def test_which_differences_get_tables() -> None:
+    x = numbers(60, 80).astype("f4")
+    ops = (op for op in polyml.einsum(DIFFERENCES).trace(x, 0.01).ops if isinstance(op, Equation))
+    assert sorted(op.result.shape[0].constant for op in ops if op.result.name != "y") == [139, 198, 297]
+    assert tables(BEYOND, numbers(60, 70).astype("f4")) == [(114,)]
+    assert tables(BOTH, numbers(60, 60).astype("f4")) == []
+
+
+def test_values_of_a_table_that_nobody_reads_are_nobody_s_business() -> None:
+    x = numbers(40, 50).astype("f4")
+    verify(polyml.einsum(BEYOND), x)
+    verify(polyml.einsum(BOTH), numbers(30, 30).astype("f4"))
+    verify(polyml.einsum(LOOKED_UP), numbers(30, 30).astype("f4"), numbers(9).astype("f4") * 0.01, np.arange(30) % 9)
+
+
+def test_a_table_of_as_many_values_as_an_int_says() -> None:
+    x = numbers(40, 3).astype("f4")
+    made = polyml.einsum(SOME)
+    assert [op.result.name for op in made.trace(x, 5).ops if isinstance(op, Equation) and not read_names(op)]
+    for n in (5, 33, 1, 0):
+        angles = 2.0 ** (np.arange(n) - n) * x[:, :, None]
+        whole = np.stack([np.sin(angles), np.cos(angles / max(n, 1))], axis=2)
+        np.testing.assert_allclose(made(x * np.float32(2.0**-n), n), whole, atol=1e-5)
+    assert len(made.kernels) <= 2
+
+
+def test_symbolic_sizes_of_sums_have_no_tables() -> None:
     made = polyml.einsum(COSINE, dynamic=True)
     for n in (3, 20):
         x, k = numbers(33, n), np.arange(n)
