@@ -113,6 +113,34 @@ def normed(x: f32["N K"], w: f32["K M"]):
     np.testing.assert_allclose(function.bind(w=w)(x), x @ v, rtol=1e-4, atol=1e-4)
 
 
+def test_tables_of_index_values_are_made_once() -> None:
+    """Factors of a transform, alone and times a constant window; a call neither computes nor packs them."""
+    text = """
+def spectrum(x: f32["T N"], w: f32["N"], F: int):
+    c: f32["T F"]
+    s: f32["T F"]
+    c[t, f] = sum[n](x[t, n] * w[n] * cos(0.25 * f * n))
+    s[t, f] = sum[n](x[t, n] * sin(0.25 * f * n))
+    return c, s
+"""
+    x, w = numbers(40, 70), numbers(70, seed=1)
+    function = polyml.einsum(text)
+    frozen = function.bind(w=w, F=33)
+    assert "cos(" in function.lower(x, w, 33).text("loops")
+    assert not re.search(r"(cos|sin)\(", frozen.lower(x).text("loops"))
+    angles = 0.25 * np.outer(np.arange(33), np.arange(70))
+    for result, table in zip(frozen(x), (w * np.cos(angles), np.sin(angles)), strict=True):
+        np.testing.assert_allclose(result, x @ table.T, atol=1e-3)
+
+
+def test_a_table_stays_where_nothing_is_constant_but_a_number() -> None:
+    """What fills an array with one number costs a call less than reading it."""
+    text = 'def f(x: f32["N"], a: f32):\n    z: f32["N"] = 1\n    z[n] += x[n] * a\n    return z\n'
+    frozen = polyml.einsum(text).bind(a=np.float32(2))
+    np.testing.assert_array_equal(frozen(numbers(50)), 1 + 2 * numbers(50))
+    assert constants_of(frozen) == ["a"]
+
+
 def test_later_writes_change_nothing() -> None:
     x, w, b = numbers(5, 6), numbers(6, 7, seed=1), numbers(7, seed=2)
     frozen = polyml.einsum(DENSE.format("f32")).bind(w=w, b=b)

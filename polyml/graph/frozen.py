@@ -1,6 +1,7 @@
 """A graph in two, where some inputs are constants: what they alone decide is computed once, and the rest reads it.
 
-Only whole equations move, and only where what they make takes no more memory than what they are made of, so that nothing is read that was cheaper to compute.
+Only whole equations move, and only where what they make takes no more memory than what they are made of, so that nothing is read that was cheaper to compute. Tables of costly functions of indices
+(the factors of a Fourier transform) move, too: constants are made of them as of any other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.graph.ir import Equation, Graph, Input, Loop, Op, Tensor
-from polyml.graph.traverse import all_ops, estimated_bytes, read_names, tensors_of
+from polyml.graph.traverse import LARGEST_TABLE, all_ops, estimated_bytes, is_cheap, read_names, tensors_of
 from polyml.sets.shapes import is_known
 
 __all__ = ["made_of_constants", "split_constants"]
@@ -50,11 +51,14 @@ def made_of_constants(graph: Graph, constants: Set[str], tensors: dict[str, Tens
             continue
         names = read_names(op)
         numbers = is_known(op.result.shape) and not op.domain.dim(isl.dim_type.param)
-        if not names or not numbers or not all(name in bytes_of for name in names):
+        if not numbers or not all(name in bytes_of for name in names):
             continue
-        size = sum(bytes_of[name] for name in names)
-        if estimated_bytes(op.result) <= 2 * size:
-            bytes_of[op.result.name] = estimated_bytes(op.result)
+        own = estimated_bytes(op.result)
+        most = 2 * sum(bytes_of[name] for name in names)
+        if not names and bytes_of and not is_cheap(op.body):
+            most = LARGEST_TABLE
+        if own <= most:
+            bytes_of[op.result.name] = own
             found[op.result.name] = None
     return found
 
