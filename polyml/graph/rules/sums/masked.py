@@ -102,6 +102,8 @@ def _mask(score: Expr, sources: Mapping[str, Equation]) -> Expr | None:
     match score:
         case Apply(op="mul" | "div", args=(x, Const() as scale)) if _is_positive(scale):
             return _mask(x, sources)
+        case Apply(op="cast", args=(x,)) if score.dtype.is_float:
+            return _mask(x, sources)
         case Read() if score.tensor in sources:
             through = read_through(sources[score.tensor], score)
             return None if through is None else _mask(through, {})
@@ -122,8 +124,17 @@ def _unmasked(score: Expr) -> Expr:
     match score:
         case Apply(op="mul" | "div", args=(x, scale)):
             return Apply(score.op, (_unmasked(x), scale), score.dtype)
+        case Apply(op="cast", args=(x,)):
+            return Apply("cast", (_unmasked(x),), score.dtype)
         case _:
             return score
+
+
+def _rounded(expr: Expr) -> Expr:
+    """What is converted from one floating type to another, if anything: zeros, infinities and NaN stay what they are."""
+    while isinstance(expr, Apply) and expr.op == "cast" and expr.dtype.is_float:
+        (expr,) = expr.args
+    return expr
 
 
 def _lost_rows(equation: Equation, conditions: Sequence[str], known: isl.Set) -> isl.Set:
@@ -232,18 +243,20 @@ class _Masks:
         if equation.reduce != "sum" or equation.accumulate:
             return
         for factor in factors_of(equation.body):
-            if isinstance(factor, Read) and factor.tensor in weights:
-                maker, zero = weights[factor.tensor]
-                seen = zero.through(factor, maker)
+            read = _rounded(factor)
+            if isinstance(read, Read) and read.tensor in weights:
+                maker, zero = weights[read.tensor]
+                seen = zero.through(read, maker)
                 if seen is not None:
-                    yield seen, factor.tensor
+                    yield seen, read.tensor
             elif (own := self.zero_of(factor, equation)) is not None:
                 yield own, None
 
     def zero_of(self, expr: Expr, equation: Equation) -> _Zero | None:
         """The expression as exp(score - maximum) for a masked score; the difference may be scaled."""
+        expr = _rounded(expr)
         less = _difference(expr.args[0]) if isinstance(expr, Apply) and expr.op == "exp" else None
-        if less is None or not isinstance(top := less.args[1], Read) or top.tensor not in self.maxima:
+        if less is None or not isinstance(top := _rounded(less.args[1]), Read) or top.tensor not in self.maxima:
             return None
         maximum = self.maxima[top.tensor]
         rows = {i: s for i, s in zip(maximum.equation.indices, top.subscripts, strict=False) if isinstance(s, Affine)}

@@ -142,6 +142,44 @@ def test_rows_of_nan_and_infinities(form: str, array: int, at: int, value: float
     assert not np.isnan(whole).all()
 
 
+HALVES = [form for form in FORMS if form != "weights"]
+"""Weights that are rounded after they are divided are elements by themselves."""
+
+
+def halves(form: str, mask: str) -> tuple[str, list[np.ndarray]]:
+    return FORMS[form].format(mask=mask, results="y").replace("f32[", "f16["), [
+        x.astype(np.float16) for x in operands(70, 70, 8)
+    ]
+
+
+@pytest.mark.parametrize("form", HALVES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_half_precision_keeps_zeros_and_infinities(form: str, mask: str) -> None:
+    text, arguments = halves(form, mask)
+    program = polyml.einsum(text)
+    ops = [op for op in program.trace(*arguments).ops if isinstance(op, Equation)]
+    sums = [op for op in ops if op.reduce is not None and "j" in op.reduced]
+    assert sums
+    assert not any(op.domain.is_box() for op in sums)
+    np.testing.assert_allclose(program(*arguments), expected(*arguments, MASKS[mask])[0], rtol=0.02, atol=0.005)
+
+
+@pytest.mark.parametrize(("array", "at", "value"), [(1, 40, np.nan), (0, 3, np.inf), (0, 5, 6e4), (0, 0, -np.inf)])
+def test_rows_of_scores_beyond_half_precision(array: int, at: int, value: float) -> None:
+    text, arguments = halves("at once", "j <= i")
+    arguments[array][0, at] = value
+    arguments[1][0, :, 1:] = 2  # a score of 6e4 times what 8 elements make of it is an infinity
+    got = polyml.einsum(text)(*arguments)
+    with np.errstate(all="ignore"):
+        q, k, v = (x.astype(np.float32) for x in arguments)
+        i, j = np.indices((70, 70))
+        s = np.where(j <= i, np.einsum("hid,hjd->hij", q, k) / np.sqrt(np.float32(8)), -np.inf).astype(np.float16)
+        e = np.exp((s - s.max(axis=2, keepdims=True)).astype(np.float32))
+        whole = e @ v / e.sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(got, whole, rtol=0.02, atol=0.005)
+    assert np.isnan(whole).any()
+
+
 def test_returned_exponentials_are_what_they_were() -> None:
     arguments = operands(70, 70, 8)
     arguments[0][0, 5, 0] = np.nan
