@@ -54,6 +54,7 @@ from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
 from polyml.graph.rules.sums.through_names import multiply_through_names
+from polyml.graph.rules.sums.zeros import skip_zeros
 from polyml.graph.rules.windows.borders import store_borders
 from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
@@ -177,6 +178,7 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("remainders in turn", write_remainders, needs=("vector_bytes",)),
     # Ordering: before the rule that gives heads which share keys two indices.
     _plain("masked", skip_masked, exact=False, needs=("vector_bytes",)),
+    _plain("zeros", skip_zeros, exact=False, needs=("vector_bytes",)),
     # Ordering: before the rules that look for plain indices.
     Rule(
         "index blocks",
