@@ -83,7 +83,7 @@ class _Rule:
         """What may be multiplied ahead of the equation, and is used often enough."""
         for host, factor in enumerate(factors):
             reads = list(reads_of(factor))
-            if len(reads) != 1 or not all(isinstance(s, Affine) for s in reads[0].subscripts):
+            if len(reads) != 1 or not all(isinstance(s, Affine) for s in reads[0].subscripts) or _has_index(factor):
                 continue
             tensor = self.tensors[reads[0].tensor]
             places = _places(reads[0], equation)
@@ -107,7 +107,7 @@ class _Rule:
 
     def _goes_with(self, factor: Expr, places: Mapping[str, int], shape: Sequence[Affine]) -> bool:
         """Whether all that a factor is made of is known where an element of a tensor of that shape is."""
-        if any(isinstance(node, IndexValue) for node in walk(factor)):
+        if _has_index(factor):
             return False
         subscripts = (
             (s, extent)
@@ -132,6 +132,11 @@ class _Rule:
         tensor = self.tensors[name] = Tensor(name, dtype, source.shape, source.label)
         product = map_reads(product_of(factors), at_element)
         return Read(name, host.subscripts, dtype), fill(tensor, product, equation.span)
+
+
+def _has_index(factor: Expr) -> bool:
+    """Whether the factor has the value of an index, which no element of an operand says."""
+    return any(isinstance(node, IndexValue) for node in walk(factor))
 
 
 def _places(read: Read, equation: Equation) -> dict[str, int]:

@@ -12,6 +12,7 @@ from polyml.expressions import factors_of
 from polyml.graph.ir import Equation
 from polyml.graph.reference import execute
 from polyml.graph.rewrite import rewrite
+from polyml.graph.rules.sums.factors_ahead import multiply_ahead
 from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.verify import verify
 from tests.graph.built import graph, program, values
@@ -104,3 +105,15 @@ def test_scales_of_blocks_in_any_order_of_the_factors(rows: int) -> None:
     w = rng.integers(-128, 128, (24, 96)).astype(np.int8)
     expected = x.astype(np.float64) @ (w * np.repeat(s.astype(np.float64), 32, 1)).T
     np.testing.assert_allclose(polyml.einsum(source)(x, w, s), expected, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("factor", ["exp(-0.01 * r[n] * n * (n - m))", "(r[n] + n)", "cos(r[n] * m)"])
+def test_values_of_indices_are_no_elements_of_an_operand(factor: str) -> None:
+    """exp(..) * r[n] went to r's own elements, which know nothing of n and m."""
+    arrays = [values(*shape, dtype="f8") for shape in ((20, 30), (20,), (30,), (30, 40))]
+    line = f"y[n, m] = sum[k](x[n, k] * {factor} * r[n] * w[k, m])"
+    source = program(ROWS, line, "return y")
+    found = multiply_ahead(graph(source, *arrays), 1 << 20)
+    verify(found)
+    np.testing.assert_allclose(execute(found, arrays)[0], execute(graph(source, *arrays), arrays)[0], rtol=1e-9)
+    made(line, ROWS, *arrays)
