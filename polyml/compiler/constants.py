@@ -71,7 +71,7 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
     """
     with compilation(program.name):
         with stage("build graph"):
-            graph = build_graph(program, signature_for(program, key))
+            graph = build_graph(program, signature_for(program, key), reorders=not options.precise)
         parameters = [p for p in program.parameters if not p.is_size]
         names = {p.name: item.tensor.name for p, item in zip(parameters, graph.inputs, strict=True)}
         constants = {names[name] for name in bound if name in names}

@@ -101,7 +101,7 @@ def trace(program: Program, signature: Signature, options: Options, key: Key = (
         PolymlError: what index ranges, types and proofs refuse.
     """
     with stage("build graph"):
-        graph = build_graph(program, signature)
+        graph = build_graph(program, signature, reorders=not options.precise)
     _verify(graph, options)
     report("graph as built", lambda: graph_text(graph), level=5)
     with stage("rewrite"):

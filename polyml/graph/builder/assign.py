@@ -218,7 +218,7 @@ def _right_side(body: Body, target: Target, dtype: DType | None, *, adding: bool
     """The right side; as the statement's own reduction where it is one reducer that uses every left index and has the target's type (`dtype`;
     None: any), since it accumulates in its own. adding: the statement adds to its target, so that only a sum will do."""
     statement = target.statement
-    node = statement.value
+    node = body.in_order(statement.value, target.path)
     if not isinstance(node, Reducer):
         return body.value(node, target.path)
     reduction = body.reduction(node, target.path)

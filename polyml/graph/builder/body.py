@@ -42,6 +42,7 @@ from polyml.expressions import Subscript as GraphSubscript
 from polyml.graph.builder.clamped import Cases, by_cases
 from polyml.graph.builder.complex import applied
 from polyml.graph.builder.gather import checked_index
+from polyml.graph.builder.ordered import in_order
 from polyml.graph.builder.parts import Path, fold, image, index_value
 from polyml.graph.builder.reduction import Reduction, nested, nonzero, typed_terms
 from polyml.graph.builder.state import State, Variable
@@ -131,6 +132,9 @@ class Body:
             case Call():
                 return self.call(node, path)
             case Reducer():
+                ordered = self.in_order(node, path)
+                if ordered is not node:
+                    return self.value(ordered, path)
                 return nested(self.state, self.label, self.reduction(node, path))
             case Name():
                 raise AssertionError(f"internal: the name {node.identifier} is not resolved")
@@ -270,6 +274,12 @@ class Body:
         )
 
     # -- reducers -------------------------------------------------------------------------------------------------
+
+    def in_order(self, node: Expression, path: Path) -> Expression:
+        """A sum of several complex factors as sums within sums, where that is cheaper and may be; any other expression itself."""
+        if not self.state.reorders or path.data or self.extra or not isinstance(node, Reducer):
+            return node
+        return in_order(self.state, node, self.ranges, {r.name for r in path.scope.indices})
 
     def reduction(self, node: Reducer, path: Path) -> Reduction:
         """A reducer's parts; its conditions, and zeros that a sum may skip, restrict its points.

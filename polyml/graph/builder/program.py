@@ -39,11 +39,11 @@ from polyml.sets.affine import Affine, Extent, affine
 __all__ = ["build"]
 
 
-def build(program: Program, signature: Signature) -> Graph:
+def build(program: Program, signature: Signature, *, reorders: bool = False) -> Graph:
     """The graph of one call's program.
 
     Args:
-        program: resolved. signature: dtypes, shapes and the values of the `int` parameters that do not stay symbolic.
+        program: resolved. signature: dtypes, shapes and the values of the `int` parameters that do not stay symbolic. reorders: sums of products may be added up in another order.
 
     Raises:
         ShapeError, BoundsError, UnboundedDomainError, NotAffineError, DTypeError, EinsumSyntaxError: with the place in the program.
@@ -53,7 +53,7 @@ def build(program: Program, signature: Signature) -> Graph:
     )
     ints = [p.name for p, a in zip(program.parameters, signature.arguments, strict=True) if a is None]
     symbolic = tuple(dict.fromkeys([*ints, *sorted(extents)]))
-    state = State(symbolic, extents=extents, examples=dict(signature.examples), names=set(symbolic))
+    state = State(symbolic, extents=extents, examples=dict(signature.examples), names=set(symbolic), reorders=reorders)
     state.assume([affine(name) - 1 for name in sorted(extents)])
     sizes = bind_sizes(program, signature, state.agree)
     inputs: list[tuple[str, Tensor]] = []

@@ -86,7 +86,7 @@ class Frame:
 @dataclass(slots=True)
 class State(Assumptions):
     """The mutable part of a build. `env`: the variables in scope; `dead`: names whose loop has ended; `ahead`: checks before all other ops;
-    `value_ranges`: the least and greatest value of integer tensors, where known, by tensor name."""
+    `value_ranges`: the least and greatest value of integer tensors, where known, by tensor name; `reorders`: sums of products may be added up in another order."""
 
     frames: list[Frame] = field(default_factory=lambda: [Frame(None)])
     env: dict[str, Variable] = field(default_factory=dict)
@@ -97,6 +97,7 @@ class State(Assumptions):
     flags: list[Flag] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     value_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    reorders: bool = False
 
     def fork(self) -> State:
         """A copy to try something on."""

@@ -21,7 +21,7 @@ from polyml.graph.builder.parts import variables_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, box
 from polyml.graph.rules.sums.factors_ahead import left_to_multiply
-from polyml.graph.rules.sums.order import first_sum
+from polyml.graph.sum_order import first_sum
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass

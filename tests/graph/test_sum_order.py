@@ -9,8 +9,8 @@ import pytest
 
 from polyml.graph.reference import execute
 from polyml.graph.rewrite import rewrite
-from polyml.graph.rules.sums.order import MOST_FACTORS, first_sum
 from polyml.graph.rules.table import RewriteOptions
+from polyml.graph.sum_order import MOST_FACTORS, first_sum
 from polyml.graph.traverse import estimated_bytes, results_of
 from polyml.graph.verify import verify
 from tests.graph.built import graph, program, values
