@@ -31,6 +31,7 @@ __all__ = [
     "jammed_above",
     "near_rows",
     "take_band",
+    "with_extent",
 ]
 
 
@@ -73,6 +74,11 @@ class Band:
     def title(self) -> str:
         """The statements, for notes."""
         return " ".join(self.statements)
+
+
+def with_extent(band: Band, member: int, extent: int) -> Band:
+    """The band where the member has so many iterations."""
+    return replace(band, extents=tuple(extent if k == member else n for k, n in enumerate(band.extents)))
 
 
 SUMS = 8.0

@@ -11,14 +11,15 @@ from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.pack import Panel
 from polyml.schedule.register_tiles import FEW_ROWS, TALLEST, RegisterTile, register_tile
-from polyml.schedule.strategy.bands import Band, bounds_inner_loops, has_inner_loops, near_rows
+from polyml.schedule.strategy.bands import Band, bounds_inner_loops, has_inner_loops, near_rows, with_extent
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
 from polyml.schedule.strategy.neighbours import neighbouring_rows
 from polyml.schedule.strategy.recurrences.vectors import has_recurrence, recurrence_vectors
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even, wanted_iterations
-from polyml.schedule.transforms import Loop, nest_loops, tile_loop
+from polyml.schedule.strategy.whole_windows import WholeWindows, insert_parts, whole_windows
+from polyml.schedule.transforms import Loop, around, nest_loops, tile_loop
 
 __all__ = ["NestPlan", "build_copy", "build_nest", "plan_nest"]
 
@@ -41,7 +42,8 @@ LEAST_BLOCK = 16
 @dataclass(slots=True)
 class NestPlan:
     """Members by position. step: iterations along the lanes per register tile; tiles: iterations per cache tile. turned: along which an operand lies side by side that the lanes read
-    down its columns: the loop right around the lanes. blocks: the loop right inside of them instead, so that blocks are transposed in registers. row: the member that goes through the few elements between those of neighbouring lanes: inside of these, too."""
+    down its columns: the loop right around the lanes. blocks: the loop right inside of them instead, so that blocks are transposed in registers. row: the member that goes through the few elements between those of neighbouring lanes: inside of these, too.
+    whole: the jammed iterations that have whole windows; the others are a loop of their own, with so many vectors at once (alone)."""
 
     lanes: int
     jam: int | None
@@ -52,6 +54,8 @@ class NestPlan:
     turned: int | None = None
     blocks: bool = False
     row: int | None = None
+    whole: WholeWindows | None = None
+    alone: int = 1
 
 
 def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache: bool = False) -> NestPlan:
@@ -64,11 +68,14 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
         member, rows = neighbouring_rows(band, lanes, facts)
         vectors = 1 if rows > 1 else plain_vectors(band, facts)
         return NestPlan(lanes, member, RegisterTile(rows, vectors, 0.0), vectors * facts.lanes(band.core))
-    jam, tile = _jam(band, lanes, facts)
+    chosen = _jam(band, lanes, facts)
+    jam, tile = chosen.member, chosen.tile
     panel = _panel(band, lanes, facts)
     if panel is not None:
         tile = replace(tile, vectors=panel.width // facts.lanes(band.core))
-    plan = NestPlan(lanes, jam, tile, tile.vectors * facts.lanes(band.core))
+    plan = NestPlan(lanes, jam, tile, tile.vectors * facts.lanes(band.core), whole=chosen.whole, alone=chosen.alone)
+    if jam is not None and chosen.whole is not None:
+        band = with_extent(band, jam, chosen.whole.extent)
     if jam is not None:
         plan.tiles = _cache_tiles(band, jam, plan, facts)
     if panel is not None:
@@ -132,16 +139,29 @@ def _turned(band: Band, lanes: int, facts: Facts) -> int | None:
     return next((k for k in members if any(a.stride(band.indices[k][band.core]) == 1 for a in columns)), None)
 
 
-def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile]:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The register tile, and the member that its rows are iterations of; whole: those that can be, where not all can; alone: vectors of a row by itself."""
+
+    member: int | None
+    tile: RegisterTile
+    alone: int
+    whole: WholeWindows | None = None
+
+
+def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
     """The member to unroll and jam and the register tile; no member when the core has no loop inside to keep a tile over."""
     model, vector = band.sized(facts.models[band.core]), band.indices[lanes][band.core]
     if not has_inner_loops(band.core, band, facts):
-        return None, RegisterTile(1, plain_vectors(band, facts), 0.0)
+        vectors = plain_vectors(band, facts)
+        return _Rows(None, RegisterTile(1, vectors, 0.0), vectors)
     if has_recurrence(band.core, band, facts):
-        return None, _asked(RegisterTile(1, recurrence_vectors(band, lanes, facts), 0.0), model, facts)
+        vectors = recurrence_vectors(band, lanes, facts)
+        return _Rows(None, _asked(RegisterTile(1, vectors, 0.0), model, facts), vectors)
     # Where windows of a few filters are left to this version, most of their tiles are rests: lower ones, of more vectors, are no slower.
     most = FEW_ROWS if model.overlapping and not facts.options.large else TALLEST
-    best_member, best = None, register_tile(model, None, vector, facts.target)
+    alone = register_tile(model, None, vector, facts.target)
+    best = _Rows(None, alone, alone.vectors)
     # Of equals the rows of windows come first, since each reads most of what the one before did; then those that lie closest.
     ordered = sorted(near_rows(band, band.core, facts), key=lambda k: _apart(model, band.indices[k][band.core]))
     shared = any(
@@ -151,21 +171,30 @@ def _jam(band: Band, lanes: int, facts: Facts) -> tuple[int | None, RegisterTile
     for k in ordered:
         if k == lanes or band.extents[k] < 2:
             continue
-        tile = register_tile(model, band.indices[k][band.core], vector, facts.target, max_rows=most)
-        if tile.rows > 1 and tile.cost < best.cost * 0.98 and not (shared and _is_ragged(band, k, model, facts)):
-            best_member, best = k, tile
-    return best_member, _asked(best, model, facts)
+        index, whole = band.indices[k][band.core], None
+        tile = register_tile(model, index, vector, facts.target, max_rows=most)
+        if tile.rows < 2 or tile.cost >= best.tile.cost * 0.98:
+            continue
+        if bounds_inner_loops(band, band.core, index, facts):
+            if shared and index in model.overlapping and vector in model.overlapping:
+                # Lanes are cut at other edges, which rows of the other index share: there they are a tile as well.
+                continue
+            whole = whole_windows(band, k, facts)
+            if whole is not None:
+                inside = replace(model, extents={**model.extents, index: whole.extent})
+                tile = register_tile(inside, index, vector, facts.target, max_rows=most)
+                tile = replace(tile, cost=whole.part * tile.cost + (1 - whole.part) * alone.cost)
+            elif shared and index in model.overlapping:
+                # A tile of such rows would be taken apart again, and share nothing.
+                continue
+        if tile.rows > 1 and tile.cost < best.tile.cost * 0.98:
+            best = _Rows(k, tile, alone.vectors, whole)
+    return replace(best, tile=_asked(best.tile, model, facts))
 
 
 def _shares_vectors(model: StatementModel, index: str, vector: str) -> bool:
     """Whether rows along the index, as filters of a convolution, have a vector in common that is loaded."""
     return any(not a.write and a.stride(index) == 0 and a.stride(vector) != 0 for a in model.accesses)
-
-
-def _is_ragged(band: Band, member: int, model: StatementModel, facts: Facts) -> bool:
-    """Whether the member's iterations are rows of windows that reach beyond their operand at the edges: a tile of such rows would be taken apart again, and share nothing."""
-    index = band.indices[member][band.core]
-    return index in model.overlapping and bounds_inner_loops(band, band.core, index, facts)
 
 
 def _apart(model: StatementModel, index: str) -> tuple[bool, int]:
@@ -248,9 +277,10 @@ def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice
     """The band's loops, outermost first: the parallel one, others, tile loops, the jammed one, lanes."""
     rest = _rest(band, plan)
     outer = [(k, band.loops[k]) for k in rest if k != plan.turned]
-    outer += [(k, tile_loop(band.loops[k], size)) for k, size in plan.tiles.items()]
-    outer.sort(key=lambda item: item[0] != plan.parallel)
-    loops = [loop.marked("parallel") if k == plan.parallel else loop for k, loop in outer]
+    first = (plan.whole.first or 0) if plan.whole is not None else 0
+    tiles = [(k, tile_loop(band.loops[k], size, first=first if k == plan.jam else 0)) for k, size in plan.tiles.items()]
+    above = _ordered(outer if plan.whole is not None else [*outer, *tiles], plan)
+    loops = _ordered(tiles, plan) if plan.whole is not None else []
     if plan.turned is not None and not plan.blocks:
         loops.append(band.loops[plan.turned])
     if plan.jam is not None:
@@ -267,8 +297,23 @@ def build_nest(band: Band, plan: NestPlan) -> tuple[isl.ScheduleNode, NestChoice
         tiles=tuple((names[k], size) for k, size in plan.tiles.items()),
         jam=None if plan.jam is None else (names[plan.jam], plan.tile.rows),
         vector=(names[plan.lanes], plan.tile.vectors),
+        edges=plan.whole is not None,
     )
-    return nest_loops(band.node, loops), choice
+    if plan.whole is None or plan.jam is None:
+        return nest_loops(band.node, [*above, *loops]), choice
+    whole = plan.whole
+    edges, vectors = [band.loops[plan.jam]], plan.alone
+    if plan.lanes in plan.tiles:
+        edges.append(tile_loop(band.loops[plan.lanes], plan.tiles[plan.lanes]))
+        vectors = plan.tile.vectors
+    edges.append(band.loops[plan.lanes].marked(f"vector:{vectors}"))
+    return around(band.node.delete(), above, lambda node: insert_parts(node, whole, edges, loops)), choice
+
+
+def _ordered(loops: list[tuple[int, Loop]], plan: NestPlan) -> list[Loop]:
+    """The loops, the one that threads share first."""
+    loops = sorted(loops, key=lambda item: item[0] != plan.parallel)
+    return [loop.marked("parallel") if k == plan.parallel else loop for k, loop in loops]
 
 
 def build_copy(band: Band, lanes: int, facts: Facts, *, parallel: bool) -> isl.ScheduleNode:

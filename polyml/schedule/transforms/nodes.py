@@ -56,15 +56,18 @@ def loops_of(band: isl.ScheduleNode) -> tuple[Loop, ...]:
     return tuple(Loop(row, band.band_member_get_coincident(k)) for k, row in enumerate(band_rows(band)))
 
 
-def tile_loop(loop: Loop, size: int) -> Loop:
+def tile_loop(loop: Loop, size: int, *, first: int = 0) -> Loop:
     """The loop over tiles: its value is the tile's first, `size * floor(row / size)`. The point loop is the loop itself.
 
     Args:
-        size: iterations per tile, >= 1.
+        size: iterations per tile, >= 1. first: where a tile begins; the loop's values are that much less then, multiples of the size all the same.
     """
     context = loop.row.get_ctx()
     factor = isl.Val.int_from_si(context, size)
-    return Loop(loop.row.scale_down_val(factor).floor().scale_val(factor), loop.coincident)
+    row = loop.row
+    if first % size:
+        row = row.sub(isl.UnionPwAff.val_on_domain(row.domain(), isl.Val.int_from_si(context, first % size)))
+    return Loop(row.scale_down_val(factor).floor().scale_val(factor), loop.coincident)
 
 
 def remainder_loop(loop: Loop, size: int) -> Loop:
