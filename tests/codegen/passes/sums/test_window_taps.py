@@ -115,6 +115,53 @@ def layer(x: f32["C H W"], w: f32["C R S"]):
     assert not any(re.search(r"[xyz]mm\d+, -?\d*\(%rsp\)", block) for block in tiles)
 
 
+def channels_last(rows: int, channels: int, taps: int, *, moved: bool = False) -> Function:
+    """y[p, c] = sum[r](x[p + r, c] * w[r, c]) in tiles of four rows, with lanes along c. moved: of w[p + r, c]."""
+    product = call("mul", at("x", P + R, "c"), at("w", P + R if moved else R, "c"))
+    body = (
+        Assign(target=put("y", "p", "c"), value=number(0.0)),
+        loop("r", 0, taps, Assign(target=put("y", "p", "c"), value=product, reduction="sum")),
+    )
+    nest = loop("p", 0, rows, loop("c", 0, channels, *body, kind="vector"), kind="jam", factor=4)
+    arguments = [
+        array("x", rows + taps - 1, channels),
+        array("w", rows + taps - 1, channels),
+        array("y", rows, channels),
+    ]
+    return function(nest, arguments=arguments, written="y")
+
+
+@pytest.mark.parametrize(("rows", "channels", "taps"), [(4, 8, 3), (9, 19, 4), (12, 16, 2), (5, 24, 9)])
+def test_coefficients_in_lanes(rows: int, channels: int, taps: int) -> None:
+    made = channels_last(rows, channels, taps)
+    rng = np.random.default_rng(rows)
+    arrays = {v.name: rng.standard_normal([e.constant for e in v.shape]).astype(np.float32) for v in made.arguments}
+    wanted = {name: value.copy() for name, value in arrays.items()}
+    interpret(made, wanted)
+    interpret(lowered(made), arrays)
+    np.testing.assert_array_equal(arrays["y"], wanted["y"])
+
+
+def test_coefficients_are_the_same_for_all_rows() -> None:
+    assert written_out(lowered(channels_last(8, 16, 3)))
+    assert not written_out(lowered(channels_last(8, 16, 3, moved=True)))
+
+
+@pytest.mark.parametrize("taps", [3, 5, 7])
+def test_tiles_of_channels_load_each_vector_once_and_spill_nothing(taps: int) -> None:
+    text = (
+        'def f(x: f32["H W 64"], w: f32["R S 64"]):\n    y[p, q, c] = x[p + r, q + s, c] * w[r, s, c]\n    return y\n'
+    )
+    x, w = np.zeros((30, 27 + taps, 64), np.float32), np.zeros((taps, taps, 64), np.float32)
+    lowered = polyml.einsum(text, target=Target("x86-64-v4", l2_bytes=1 << 20), threads=1).lower(x, w)
+    places = re.findall(r"\+= x\[([^]]*)\]", lowered.text("loops"))
+    assert len(places) > 2 * len(set(places)) > 0
+    blocks = re.split(r"^\.L\w+:\n|^\tj\w+\t.*\n", lowered.text("asm"), flags=re.M)
+    tiles = [block for block in blocks if block.count("vfmadd") >= 14 * taps]
+    assert tiles
+    assert not any(re.search(r"[xyz]mm\d+, -?\d*\(%rsp\)", block) for block in tiles)
+
+
 def test_taps_that_are_scattered() -> None:
     """Each tap is added to a place of its own: there is no register for them all."""
     text = 'def f(y: f64["A B C"], x: f64["P B2 Q"], w: f64["R S"]):\n    y[5*q + 2*s, 4*p + 2*r, b] += x[p, b, q] * w[r, s]\n'
