@@ -12,6 +12,9 @@
       x_padded[B, h, v] = x[16 B + h, v]
       y[16 B + p, q] = sum[r, s](x_padded[B, p + r, q + s] * w[r, s])
 
+Where lanes run along channels that no window moves along, rows of a register tile share what they load as they lie. Most windows are whole then, and the schedule gives those that an edge cuts a loop of their own
+(schedule/strategy/whole_windows.py); only where there are many of these is a copy worth its passes over memory.
+
 Where lanes have masks in registers of their own, small windows read zeros under a mask instead, and nothing is copied: a register tile knows which of its rows are beyond the edge when its taps are written out, and masks along the row are numbers.
 """
 
@@ -59,6 +62,9 @@ MASK_BYTES = 64
 SMALL = 9
 """Taps of a window that is read in place, at most: 3x3 took 0.6 to 1.05 of the time that it took from copies, 5x5 0.73 to 1.3, 7x7 0.9 to 1.5."""
 
+WHOLE = 0.8
+"""The part of windows that no edge cuts from which on those along which lanes do not run are read where they lie (3x3 over 56 x 56 0.7 of the time, over 28 x 28 0.9 and in f64 1.2, over 14 x 14 1.0 to 1.1; 7x7 over 28 x 28 1.4)."""
+
 MOST_ROWS = 14
 """Of a register tile, at most."""
 
@@ -92,6 +98,8 @@ def copied_rows(
     shared = [row for row in rows if row is not last and _reach(window, row) > row.step]
     if lanes * equation.body.dtype.itemsize == MASK_BYTES and _is_in_place(window, rows, shared, lanes):
         return [_in_place(equation, window, graph, tensors)]
+    if _in_lanes(window, lanes) and _whole(window, rows) >= WHOLE:
+        return None
     gap = None if last is None or window.symbolic else _gap(window, last)
     short = window.padded and extents[points[-1]] <= SHORT * lanes
     taps = prod(extents[tap] for row in rows for tap in row.taps)
@@ -123,6 +131,18 @@ def _is_in_place(window: Window, rows: Sequence[_Row], shared: Sequence[_Row], l
     high, wide = (window.numbers[row.index] for row in (shared[0], rows[-1]))
     tiles = any(high % count == 0 for count in range(LEAST_ROWS, MOST_ROWS + 1))
     return taps <= SMALL and tiles and (rows[-1].step == 1 or wide <= lanes)
+
+
+def _in_lanes(window: Window, lanes: int) -> bool:
+    """Whether what windows read lies side by side along an index that they do not move along, for as many of its values as there are lanes."""
+    last = window.read.subscripts[-1]
+    return isinstance(last, Affine) and last.name in window.points and window.numbers[last.name] >= lanes
+
+
+def _whole(window: Window, rows: Sequence[_Row]) -> float:
+    """The part of the windows that no edge cuts, where they reach beyond their operand by what taps reach."""
+    beyond = (max(0, _reach(window, row) - 1) // row.step for row in rows)
+    return prod(max(0, 1 - count / window.numbers[row.index]) for row, count in zip(rows, beyond, strict=True))
 
 
 def _in_place(equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor]) -> Equation:

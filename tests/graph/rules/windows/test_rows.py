@@ -130,3 +130,30 @@ def test_weights_of_each_place_and_one_filter() -> None:
     np.testing.assert_array_equal(
         polyml.einsum(text, target=small, verify=True)(x, one), expected(x, one, 1, (1, 1)).sum(0)
     )
+
+
+CHANNELS_LAST = """
+def last(x: f32["H W C"], w: f32["R S C"]):
+    y: f32["H W C"]
+    y[p, q, c] = sum[r, s, 0 <= p + r - {e} < H, 0 <= q + s - {e} < W](x[p + r - {e}, q + s - {e}, c] * w[r, s, c])
+    return y
+"""
+
+
+def test_channels_last_are_read_where_they_lie_unless_edges_cut_many_windows() -> None:
+    text = CHANNELS_LAST.format(e=1)
+    assert copies(text, numbers(56, 56, 128), numbers(3, 3, 128), target=Target("x86-64-v4")) == {}
+    assert copies(text, numbers(14, 14, 2048), numbers(3, 3, 2048), target=Target("x86-64-v4")) != {}
+    causal = 'def f(x: f32["T C"], w: f32["4 C"]):\n    y[t, c] = pad(x, ((3, 0), (0, 0)))[t + k, c] * w[k, c]\n    return y\n'
+    assert copies(causal, numbers(500, 320), numbers(4, 320), target=Target("x86-64-v4")) == {}
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("size", [(30, 40, 33), (64, 21, 16), (2, 300, 40)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_channels_last(kernel: int, size: tuple[int, int, int], dynamic: bool) -> None:
+    e = kernel // 2
+    x, w = numbers(*size), numbers(kernel, kernel, size[-1], seed=1)
+    found = polyml.einsum(CHANNELS_LAST.format(e=e), verify=True, dynamic=dynamic)(x, w)
+    wanted = expected(x.transpose(2, 0, 1), w.transpose(2, 0, 1), e, (1, 1)).transpose(1, 2, 0)
+    np.testing.assert_array_equal(found, wanted)
