@@ -42,7 +42,7 @@ __all__ = [
 
 Scope = Literal["global", "local", "private", "register", "shared"]
 LoopKind = Literal[
-    "sequential", "parallel", "pipelined", "stage", "vector", "transpose", "jam", "unroll", "block", "thread"
+    "sequential", "parallel", "pipelined", "stage", "vector", "transpose", "shuffle", "jam", "unroll", "block", "thread"
 ]
 Axis = Literal["x", "y", "z"]
 
@@ -181,6 +181,8 @@ class For:
     A vector loop as generated has width 1 and `factor` = the number of vectors to jam; the vectorize pass gives it its width.
     transpose: within a vector loop, at most as many iterations as that has lanes, each one assignment between scratch memory with lanes and an array that the
     loop's variable walks along by single elements: the lanes' rows are transposed in registers.
+
+    shuffle: the outermost of a nest of loops, of known lengths, around one copy between two arrays, which writes a run of neighbours; it has at least `factor` iterations, and passes make blocks of so many of it, whose `width` is how many elements a vector register has (at most eight bytes each).
 
     block, thread (CUDA, with an `axis`): iterations are independent and belong to the blocks of a grid, or to the threads of a block. The value v is run by
     block number `v // factor` modulo the grid's extent, or by thread number v modulo `factor`: equal values in different loops of a kernel

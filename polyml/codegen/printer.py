@@ -146,7 +146,7 @@ def _kind(loop: For) -> str:
             return f"{loop.kind}.{loop.axis}(x{loop.factor}) "
         case "transpose":
             return "transpose "
-        case "jam" | "unroll":
+        case "jam" | "unroll" | "shuffle":
             return f"{loop.kind}({loop.factor}) "
 
 

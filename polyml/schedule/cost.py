@@ -149,6 +149,10 @@ class StatementModel:
             return None
         return next((i for i, n in self.extents.items() if i != index and n == gap and access.stride(i) == 1), None)
 
+    def _is_written_out(self, index: str) -> bool:
+        """Whether a loop along short rows is written out inside of lanes along the index, so that there are no blocks of other rows."""
+        return any(access.write and self.row_between(access, index) is not None for access in self.accesses)
+
     def _is_far(self, access: AccessModel, target: Target) -> bool:
         """Whether what a sum reads or writes with gaps is in no cache of a core."""
         size = prod(n for i, n in self.extents.items() if access.stride(i) != 0) * self.itemsize
@@ -175,7 +179,7 @@ class StatementModel:
                 cost = min(2.0 * stride - 1, float(lanes))
             case None if access.turns.get(index, lanes) < lanes and not access.write:
                 cost = 2.0 * access.turns[index] - 1
-            case _ if self.row_across(access, index) is not None:
+            case _ if self.row_across(access, index) is not None and not self._is_written_out(index):
                 cost = min(_TRANSPOSED, float(lanes))  # by blocks, too (codegen/passes/transposes/transpose_copies.py)
             case _ if any(access.stride(walked) in (1, -1) for walked in self.recurrences - {index}):
                 cost = min(_TRANSPOSED, float(lanes))  # rows, by blocks (codegen/passes/transposes/transposes.py)

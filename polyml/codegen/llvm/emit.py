@@ -33,6 +33,7 @@ from polyml.codegen.llvm.masks import lanes_from, leading
 from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
 from polyml.codegen.llvm.memory.column_stores import run_of_columns, store_columns
 from polyml.codegen.llvm.memory.neighbours import Parts, emit_shifted, neighbouring_rows
+from polyml.codegen.llvm.memory.shuffled import shuffle_block
 from polyml.codegen.llvm.memory.storage import add_slot, leave_room, make_room
 from polyml.codegen.llvm.memory.transpose import has_many_blocks, transpose_block
 from polyml.codegen.llvm.reductions.across import best_of_run, combine_run, run_across, run_of_arguments
@@ -162,7 +163,7 @@ def _emit_node(state: State, nodes: tuple[Node, ...], position: int, after: tupl
             emit_parallel(state, node, _emit_counted)
         case For(kind="pipelined") if state.parallel and state.lanes is None and has_stages(node.body):
             emit_pipelined(state, node, _emit_counted)
-        case For(kind="transpose"):
+        case For(kind="transpose" | "shuffle"):
             _emit_body(state, node, state.nest.index(node.lower), state.nest.index(node.upper), None)
         case For() if stands_apart(state, node, nodes):
             emit_apart(state, node, _emit_counted)
@@ -347,5 +348,7 @@ def _emit_body(state: State, node: For, current: Value, upper: Value, ragged: tu
     with inside_loop(state, node, current, upper, ragged):
         if node.kind == "transpose":
             transpose_block(state, node, upper, evaluate)
+        elif node.kind == "shuffle":
+            shuffle_block(state, node, evaluate)
         else:
             _emit_nodes(state, node.body)

@@ -21,6 +21,7 @@ from polyml.codegen.passes.sums.sums_by_place import order_by_place
 from polyml.codegen.passes.sums.window_taps import write_taps
 from polyml.codegen.passes.transposes.collapse_copies import collapse_copies
 from polyml.codegen.passes.transposes.lanes_last import lanes_last
+from polyml.codegen.passes.transposes.shuffle_copies import shuffle_copies
 from polyml.codegen.passes.transposes.transpose_copies import transpose_copies
 from polyml.codegen.passes.transposes.transposes import transpose_rows
 from polyml.codegen.passes.unrolling.triangles import cut_triangles
@@ -127,6 +128,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("lanes_last", lambda f, _: (lanes_last(f), ())),
     # Ordering: before "transpose_rows", which would go through scratch memory.
     Pass("collapse_copies", lambda f, _: (collapse_copies(f), ())),
+    Pass("shuffle_copies", lambda f, o: (shuffle_copies(f, vector_bytes=o.vector_bytes), ())),
     Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
@@ -195,9 +197,15 @@ def _verify(function: Function) -> None:
     for node in walk_nodes(function.body):
         match node:
             case For():
-                assert node.kind in ("sequential", "parallel", "pipelined", "stage", "vector", "transpose"), (
-                    f"internal: loop {node.variable} is {node.kind}"
-                )
+                assert node.kind in (
+                    "sequential",
+                    "parallel",
+                    "pipelined",
+                    "stage",
+                    "vector",
+                    "transpose",
+                    "shuffle",
+                ), f"internal: loop {node.variable} is {node.kind}"
                 assert node.kind != "transpose" or len(node.body) == 1, (
                     f"internal: loop {node.variable} is not one copy"
                 )

@@ -10,6 +10,7 @@
       and its points are distributed over the nests (blocks.py; attention: blocks of queries). Where the lanes that were hoped for inside did not come about,
       they run along one of these loops after all (a scan whose state is a reduction's operand).
    c. Around one cheap reduction with lanes, several elements of the result run side by side (side_by_side.py).
+   d. Copies whose rows are short on both sides go in blocks that are put together by shuffles (shuffled.py).
 4. A band of reductions: lanes along the best of them, with private accumulators.
 5. The outermost parallel loop with enough iterations is given to the threads, when there is enough work (threads.py).
 """
@@ -49,6 +50,7 @@ from polyml.schedule.strategy.sequential.step_blocks import STEPS, StepPlan, bui
 from polyml.schedule.strategy.sequential.sweep_blocks import build_sweep_blocks, plan_sweep_blocks
 from polyml.schedule.strategy.sequential.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.strategy.short_rows import plan_short_rows
+from polyml.schedule.strategy.shuffled import build_shuffled, plan_shuffled
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
@@ -106,6 +108,10 @@ class _Recipe:
             return self.sequential(band, place)
         if not self.facts.options.vectorize:
             return self.outer(band, place)
+        shuffled = plan_shuffled(band, self.facts, parallel=place.parallel)
+        if shuffled is not None:
+            self.notes.append(Note("tiling", band.title, shuffled.text(band)))
+            return build_shuffled(band, shuffled)
         lanes = lanes_here(band, self.facts)
         if lanes is None:
             notes, worth = len(self.notes), len(self.worth)
