@@ -136,7 +136,7 @@ class StatementModel:
         """The index along which an elementwise statement's operand has rows, across lanes along `index`: blocks of both are transposed in registers. None where rows are too short for that."""
         if not self.elementwise or access.write or self.recurrences:
             return None
-        rows = (i for i, n in self.extents.items() if i != index and n >= LEAST_COLUMNS and access.stride(i) == 1)
+        rows = (i for i, n in self.extents.items() if i != index and n >= LEAST_COLUMNS and access.stride(i) in (1, -1))
         return next(rows, None)
 
     def row_between(self, access: AccessModel, index: str) -> str | None:

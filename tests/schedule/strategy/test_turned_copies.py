@@ -134,3 +134,27 @@ def test_columns_that_are_lines_go_past_the_caches(place: int, dtype: str) -> No
     assert np.all(memory[start + x.size :] == -1)
     assert isinstance(f, polyml.Einsum)
     assert ("nontemporal" in f.lower(x, y).text("llvm")) == (Target.host().vector_bytes == 64)
+
+
+ROTATED = 'def f(x: f32["H W"]):\n    y: f32["W H"]\n    y[i, j] = x[j, W - 1 - i]\n    return y\n'
+
+
+def test_rows_that_run_backwards_are_blocks_too() -> None:
+    for text in (ROTATED, ROTATED.replace("- 1 - i]", "- 1 - i] + 1")):
+        program = polyml.einsum(text, threads=1, target="x86-64-v4")
+        assert isinstance(program, polyml.Einsum)
+        assert "transpose for" in program.lower(np.zeros((130, 70), "float32")).text("loops")
+
+
+@pairwise(
+    ("shape", [(33, 40), (16, 16), (130, 70), (3, 50), (257, 5)]),
+    ("dtype", ["float32", "int16"]),
+    ("dynamic", [False, True]),
+    ("value", ["x[j, W - 1 - i]", "2 * x[j, W - 1 - i] + x[j, i]"]),
+)
+def test_rotated(shape: tuple[int, int], dtype: str, dynamic: bool, value: str) -> None:
+    x = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
+    text = ROTATED.replace("x[j, W - 1 - i]", value).replace("f32", "i16" if dtype == "int16" else "f32")
+    turned = np.rot90(x)
+    expected = turned if value.startswith("x") else 2 * turned + x.T
+    np.testing.assert_array_equal(polyml.einsum(text, dynamic=dynamic)(x), expected)  # type: ignore[operator]

@@ -75,7 +75,7 @@ class _Copies:
             return False
         known = [side for side in sides if side is not None]
         near = [side for side in known if side[0] == 1 and side[1] not in (0, 1, -1)]
-        far = [side for side in known if side[0] not in (0, 1, -1) and side[1] == 1]
+        far = [side for side in known if side[0] not in (0, 1, -1) and side[1] in (1, -1)]
         return len(near) == 1 and len(far) == 1
 
     def strides(
