@@ -16,7 +16,6 @@ from polyml.schedule.strategy.lanes import lane_cost
 from polyml.schedule.strategy.threads import is_heavy, most_even, wanted_iterations
 from polyml.schedule.transforms import nest_loops, tile_loop
 from polyml.scop.joining import box_extents
-from polyml.scop.scop import memory_strides
 from polyml.sets.picked import LARGEST, places_of_parts, places_of_run, vectors_of_run, windows_of
 from polyml.target import Target
 
@@ -113,7 +112,7 @@ def _is_plain(band: Band, read: AccessModel, write: AccessModel, facts: Facts) -
     return (
         read.array != write.array
         and None not in steps
-        and all(array.kind != "local" and None not in memory_strides(array) for array in arrays)
+        and all(array.kind != "local" and None not in array.memory_strides for array in arrays)
         and arrays[0].dtype == arrays[1].dtype
         and box_extents(facts.scop, facts.scop.statements[band.core]) is not None
     )
