@@ -56,10 +56,12 @@ from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
 from polyml.graph.rules.sums.through_names import multiply_through_names
 from polyml.graph.rules.sums.zeros import skip_zeros
 from polyml.graph.rules.windows.borders import store_borders
+from polyml.graph.rules.windows.composed import compose_windows
 from polyml.graph.rules.windows.filters import lanes_along_filters
 from polyml.graph.rules.windows.gathered import gather_windows
 from polyml.graph.rules.windows.joined_filters import join_filters
 from polyml.graph.rules.windows.phases import convolve_phases
+from polyml.graph.rules.windows.relative import count_from_places
 from polyml.graph.rules.windows.repeated import spread_filters
 from polyml.graph.rules.windows.terms_first import compute_terms_first
 from polyml.records import dataclass
@@ -173,6 +175,14 @@ RULES: tuple[Rule, ...] = (
 
 # Ordering: behind the others, since inlining would undo them.
 LAST_RULES: tuple[Rule, ...] = (
+    # Ordering: before the rules that look for windows.
+    _plain("relative", count_from_places, needs=("vector_bytes",)),
+    # Ordering: before the rules that copy what windows read, and those for windows that are short.
+    Rule(
+        "long windows",
+        lambda graph, given: compose_windows(graph, precise=given.precise),
+        needs=("vector_bytes",),
+    ),
     # Ordering: before the rules that split indices by what they are divided by.
     _plain("borders", store_borders, needs=("vector_bytes",)),
     _plain("remainders in turn", write_remainders, needs=("vector_bytes",)),

@@ -1,0 +1,53 @@
+"""Ranges that go along with an index of the result are counted from its place; ranges that grow or go along with none stay."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import polyml
+
+COUNTED = {
+    "a window": ('"N-4"', "y[i] = max[k, i <= k < i + 5](x[k])"),
+    "around": ('"N"', "y[i] = sum[k, i - 2 <= k <= i + 2](x[k])"),
+    "segments": ('"6"', "y[s] = sum[k, 7*s <= k < 7*s + 7](x[k])"),
+    "overlapping segments": ('"9"', "y[s] = min[k, 4*s + 1 <= k < 4*s + 8](x[k])"),
+    "weighed": ('"N"', "y[i] = sum[k, i - 2 <= k <= i + 2](x[k] * x[N - 1 - k])"),
+    "added": ('"N"', "y[i] = x[i]\n    y[i] += sum[k, i - 2 <= k <= i + 2](x[k])"),
+}
+OTHERS = {
+    "growing": ('"N"', "y[i] = sum[k, k <= i](x[k])"),
+    "halves": ('"N"', "y[i] = sum[k, i // 2 <= k](x[k])"),
+    "all": ('"N"', "y[i] = sum[k](x[k] + x[i])"),
+    "the other way": ('"N"', "y[i] = sum[k, N - 1 - i <= k](x[k])"),
+    "long": ('"N"', "y[i] = sum[k, i - 30 <= k <= i + 2](x[k])"),
+}
+
+
+def program(rows: tuple[str, str], **options: object) -> polyml.api.Einsum:
+    shape, body = rows
+    return polyml.einsum(f'def f(x: f64["N"]):\n    y: f64[{shape}] = 0\n    {body}\n    return y\n', **options)
+
+
+@pytest.mark.parametrize("rows", COUNTED.values(), ids=COUNTED)
+def test_places(rows: tuple[str, str]) -> None:
+    x = np.arange(45.0) % 11
+    assert re.search(r"x\[(i \+ k|k \+ \d\*s)", program(rows).lower(x).text("graph"))
+
+
+@pytest.mark.parametrize("rows", OTHERS.values(), ids=OTHERS)
+def test_others_stay(rows: tuple[str, str]) -> None:
+    assert not re.search(r"x\[(i \+ k|k \+ )", program(rows, precise=True).lower(np.arange(45.0)).text("graph"))
+
+
+@pytest.mark.parametrize("rows", [*COUNTED.values(), *OTHERS.values()], ids=[*COUNTED, *OTHERS])
+def test_the_same_numbers(rows: tuple[str, str]) -> None:
+    for size in (45, 52):
+        x = np.arange(float(size)) * 7 % 11
+        expected = program(rows, scheduler="written", dynamic=False)(x)
+        np.testing.assert_array_equal(program(rows, verify=True, dynamic=False)(x), expected)
+        np.testing.assert_array_equal(
+            program(rows, dynamic=True)(x[::-1])[..., :], program(rows, dynamic=False)(x[::-1])
+        )
