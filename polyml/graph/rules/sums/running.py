@@ -13,25 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf, nan
 
 import islpy as isl
 
-from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads, substitute
+from polyml.dtypes import boolean
+from polyml.expressions import Apply, Const, Expr, Read, map_reads, reads_of, substitute
 from polyml.graph.builder.parts import fill, variables_of
-from polyml.graph.edit import protected_names
-from polyml.graph.elements import all_elements
+from polyml.graph.edit import protected_names, with_name
 from polyml.graph.flow import iterations_of
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
+from polyml.graph.rules.algebra.simplify import simplify_expression
+from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.reuse.inline import is_elementwise, read_through
+from polyml.graph.rules.sums.decays import decay_of
+from polyml.graph.rules.sums.growth import Growth, Terms, growth_along
+from polyml.graph.rules.sums.winners import winners
+from polyml.graph.rules.windows.guarded import guarded
 from polyml.graph.traverse import all_ops, read_names, tensors_of
 from polyml.new_names import fresh_name
 from polyml.ops import REDUCTIONS
-from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
-from polyml.sets.from_isl import affine_of, constraints_of
+from polyml.sets.from_isl import affine_of
 
 __all__ = ["run_reductions"]
 
@@ -46,12 +51,17 @@ def run_reductions(graph: Graph, *, precise: bool = False) -> Graph:
     """The graph with such reductions as loops. precise: those alone that round nothing."""
     run = _Rewriter(graph, precise)
     ops = run.changed(graph.ops, graph.context)
-    return graph if ops is graph.ops else replace(graph, ops=ops)
+    if ops is graph.ops:
+        return graph
+    # Tables that were seen through.
+    return remove_dead(replace(graph, ops=ops))
 
 
 class _Rewriter:
     def __init__(self, graph: Graph, precise: bool) -> None:
-        self.precise = precise
+        self.graph, self.precise = graph, precise
+        self.inside = False
+        self.tables: dict[str, Equation] = {}
         self.tensors = tensors_of(graph)
         self.protected = protected_names(graph)
         self.users: dict[str, int] = {}
@@ -65,12 +75,13 @@ class _Rewriter:
         for op in ops:
             match op:
                 case Loop():
-                    outside, self.makers = self.makers, {}
+                    outside, self.makers = (self.makers, self.inside), {}
+                    self.inside = True
                     body = self.changed(op.body, known.intersect(iterations_of([op])))
-                    self.makers = outside
+                    self.makers, self.inside = outside
                     made.append(op if body is op.body else replace(op, body=body))
                 case Equation():
-                    made += self.running(op, known) or self.beside(op, known) or [op]
+                    made += self.running(op, known) or self.winning(op, known) or self.beside(op, known) or [op]
                     self.note(op)
                 case _:
                     made.append(op)
@@ -81,6 +92,8 @@ class _Rewriter:
         name = equation.result.name
         if is_elementwise(equation) and name not in self.protected and self.users.get(name) == 1:
             self.makers[name] = equation
+        if is_elementwise(equation) and name not in self.protected and not reads_of(equation.body):
+            self.tables[name] = equation
 
     def running(self, equation: Equation, known: isl.Set, done: frozenset[str] = frozenset()) -> list[Op] | None:
         """The equation's ops, if it is such a reduction along one of its dimensions, those done apart."""
@@ -92,19 +105,80 @@ class _Rewriter:
         rounds = reduce in ("sum", "prod") and not dtype.is_integer
         if (rounds and self.precise) or equation.apart:
             return None
+        fades = reduce == "sum" and dtype.is_float
+        if fades and self.tables:
+            equation = replace(equation, body=map_reads(equation.body, self.seen_through))
         used = variables_of(equation.body)
         for position, index in enumerate(equation.left):
             extent = equation.result.shape[position]
-            if index in used | done or (extent.is_constant and extent.constant < LEAST_STEPS):
+            if index in done or (extent.is_constant and extent.constant < LEAST_STEPS):
+                continue
+            if index in used and not (fades and decay_of(equation.body, index, equation.reduced, 1)):
                 continue
             try:
                 with operation_budget(_OPERATIONS, phase="running reductions"):
-                    growth = _growth(equation, position, known)
-                    if growth is not None:
+                    growth = growth_along(equation, position, known)
+                    if growth is None:
+                        continue
+                    if index not in used:
                         return self.loop(equation, growth, known, done | {index})
+                    ops = self.fading(equation, growth, known, done | {index})
+                    if ops is not None:
+                        return ops
             except BudgetExhausted:
                 pass
         return None
+
+    def winning(self, equation: Equation, known: isl.Set) -> list[Op] | None:
+        """The ops of an equation that gives the places of extrema, if its range grows."""
+        if equation.reduce not in ("argmax", "argmin") or not equation.is_plain or equation.apart:
+            return None
+        if equation.base is not None or equation.instances is not None or equation.accumulate:
+            return None
+        used = variables_of(equation.body)
+        for position, index in enumerate(equation.left):
+            extent = equation.result.shape[position]
+            if index in used or (extent.is_constant and extent.constant < LEAST_STEPS):
+                continue
+            try:
+                with operation_budget(_OPERATIONS, phase="running reductions"):
+                    growth = growth_along(equation, position, known)
+                    steps = None if growth is None else winners(equation, growth, known, self.tensor)
+            except BudgetExhausted:
+                continue
+            if steps is not None:
+                return [op for step in steps for op in self.running(step, known) or [step]]
+        return None
+
+    def fading(self, equation: Equation, growth: Growth, known: isl.Set, done: frozenset[str]) -> list[Op] | None:
+        """A sum of which each element takes a part of the one before."""
+        ratio = decay_of(equation.body, growth.index, equation.reduced, growth.step)
+        assert ratio is not None, "internal: it fades in the other direction"
+        if growth.index not in variables_of(ratio):
+            return self.loop(equation, growth, known, done, ratio)
+        if self.inside:
+            return None
+        # Factors above 1 behind ones that took a term to zero, or infinite sums that fade, are where the order matters: no number then, which is looked for.
+        left = equation.left
+        kept = [d for d, index in enumerate(left) if index in variables_of(ratio)]
+        first = 1 if growth.step > 0 else 0
+        shape = tuple(equation.result.shape[d] - (left[d] == growth.index) for d in kept)
+        factors = self.tensor(replace(equation.result, shape=shape))
+        moved = substitute(
+            ratio, {left[d]: affine(f"i{p}") + first * (left[d] == growth.index) for p, d in enumerate(kept)}
+        )
+        value = Apply("select", (_fades(moved), moved, Const(nan, moved.dtype)), moved.dtype)
+        places = tuple(affine(left[d]) - first * (left[d] == growth.index) for d in kept)
+        result = self.tensor(equation.result)
+        ops = self.loop(with_name(equation, result), growth, known, done, Read(factors.name, places, factors.dtype))
+        whole = Read(result.name, (), result.dtype)
+        return [fill(factors, value, equation.span), *ops, *guarded(equation, result, whole, self.graph, self.tensors)]
+
+    def seen_through(self, read: Read) -> Expr:
+        """A function of indices that is in a table, as it is."""
+        table = self.tables.get(read.tensor)
+        through = None if table is None else read_through(table, read)
+        return read if through is None else through
 
     def beside(self, equation: Equation, known: isl.Set) -> list[Op] | None:
         """The ops of an equation that writes into a tensor or adds to it, of which the reductions run in a tensor of their own."""
@@ -151,16 +225,21 @@ class _Rewriter:
         )
         return [*ops, written]
 
-    def loop(self, equation: Equation, growth: _Growth, known: isl.Set, done: frozenset[str]) -> list[Op]:
-        """What the first element is, and the loop over the others. done: dimensions of what is computed ahead that nothing runs along."""
+    def loop(
+        self, equation: Equation, growth: Growth, known: isl.Set, done: frozenset[str], ratio: Expr | None = None
+    ) -> list[Op]:
+        """What the first element is, and the loop over the others. done: dimensions of what is computed ahead that nothing runs along. ratio: what the element before is multiplied by."""
         result, left = equation.result, equation.left
         indices = {*equation.indices} - {growth.index}
         equation = replace(equation, body=map_reads(equation.body, lambda read: self.made(read, indices)))
         identity = Const(_identity(equation), result.dtype)
-        all_terms = _Terms.of(equation, growth.first.union(growth.others).coalesce())
-        others = _Terms.of(equation, growth.others)
+        all_terms = Terms.of(equation, growth.first.union(growth.others).coalesce())
+        others = Terms.of(equation, growth.others)
         ops: list[Op] = []
-        first = _Terms.of(equation, growth.first)
+        first = Terms.of(equation, growth.first)
+        if ratio is not None:
+            value = affine(0) if growth.step > 0 else result.shape[left.index(growth.index)] - 1
+            first = replace(first, body=simplify_expression(substitute(first.body, {growth.index: value})))
         term = others.term(growth.later, identity)
         if term is None:
             # What is added is computed ahead, the first element with it.
@@ -168,7 +247,7 @@ class _Rewriter:
             added = all_terms.equation(equation, ahead, None)
             ops += self.running(added, known, done) or [added]
             term = Read(ahead.name, tuple(map(affine, left)), ahead.dtype)
-            first = _Terms(left, (), growth.start, term)
+            first = Terms(left, (), growth.start, term)
         start = self.tensor(result)
         ops.append(fill(start, identity, equation.span))
         if not first.points.is_empty():
@@ -176,7 +255,11 @@ class _Rewriter:
             ops.append(first.equation(equation, begun, start))
             start = begun
         inner, after = self.tensor(result), self.tensor(result)
-        before = Read(inner.name, tuple(affine(i) - growth.step * (i == growth.index) for i in left), result.dtype)
+        before: Expr = Read(
+            inner.name, tuple(affine(i) - growth.step * (i == growth.index) for i in left), result.dtype
+        )
+        if ratio is not None:
+            before, term = Apply("mul", (ratio, before), result.dtype), simplify_expression(term)
         combine = REDUCTIONS[equation.reduce or ""].combine
         assert combine is not None, "internal: a reduction that combines pairs"
         step = Equation(
@@ -222,134 +305,17 @@ def _box(equation: Equation) -> tuple[Affine, ...] | None:
     return tuple(shape)
 
 
+def _fades(ratio: Expr) -> Expr:
+    """That a factor is between 0 and 1, and 0 by rounding alone: not for infinite numbers."""
+    some, least = (ratio.args[0], -inf) if isinstance(ratio, Apply) and ratio.op == "exp" else (ratio, 0.0)
+    at_most = Apply("le", (ratio, Const(1.0, ratio.dtype)), boolean)
+    return Apply("and", (at_most, Apply("gt", (some, Const(least, some.dtype)), boolean)), boolean)
+
+
 def _identity(equation: Equation) -> int | float | bool:
     value = REDUCTIONS[equation.reduce or ""].identity(equation.result.dtype)
     assert value is not None, "internal: a reduction without an identity"
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    """A dimension along which an equation's terms grow.
-
-    index: of the left side; step: 1, or -1 from the last element on. start, later: the points of the left side where that begins, and the others. first, others: terms there, and what is added by each of the others, over all indices.
-    """
-
-    index: str
-    step: int
-    start: isl.Set
-    later: isl.Set
-    first: isl.Set
-    others: isl.Set
-
-
-def _growth(equation: Equation, position: int, known: isl.Set) -> _Growth | None:
-    """How the terms grow along a dimension; None where they do not, or are the same everywhere."""
-    domain = equation.domain.reset_tuple_id().intersect_params(known)
-    whole = all_elements(equation.result).intersect_params(known)
-    count = len(equation.reduced)
-    everywhere = whole.add_dims(isl.dim_type.set, count)
-    for step in (1, -1):
-        earlier = _moved(domain, position, step).intersect(everywhere)
-        if not earlier.is_subset(domain):
-            continue
-        later = whole.intersect(_moved(whole, position, step))
-        start = whole.subtract(later)
-        others = domain.subtract(earlier).intersect(later.add_dims(isl.dim_type.set, count)).coalesce()
-        first = domain.intersect(start.add_dims(isl.dim_type.set, count)).coalesce()
-        if others.is_empty():
-            return None
-        return _Growth(equation.left[position], step, start, later, first, others)
-    return None
-
-
-def _moved(points: isl.Set, position: int, step: int) -> isl.Set:
-    """The points, each so many places further along a dimension."""
-    names = [f"e{d}" for d in range(points.dim(isl.dim_type.set))]
-    places = [f"{name} + {step}" if d == position else name for d, name in enumerate(names)]
-    return points.apply(isl.Map(f"{{ [{', '.join(names)}] -> [{', '.join(places)}] }}"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """Terms of a reduction, with indices that others determine put in terms of these. points: over `left`, the indices of the left side, and `reduced`."""
-
-    left: tuple[str, ...]
-    reduced: tuple[str, ...]
-    points: isl.Set
-    body: Expr
-
-    @staticmethod
-    def of(equation: Equation, points: isl.Set) -> _Terms:
-        """Those of an equation at some of its points."""
-        names, count = list(equation.indices), len(equation.left)
-        body = equation.body
-        while (found := _determined(points, names, count)) is not None:
-            position, value = found
-            body = substitute(body, {names.pop(position): value})
-            points = points.project_out(isl.dim_type.set, position, 1).coalesce()
-        return _Terms(equation.left, tuple(names[count:]), points, body)
-
-    def equation(self, like: Equation, result: Tensor, base: Tensor | None) -> Equation:
-        """The sum of the terms at each point that has one. Without a base it is the identity elsewhere."""
-        reduce = like.reduce if self.reduced or base is None else None
-        if base is None and not self.reduced and _is_whole(self.points, result):
-            reduce = None
-        return replace(
-            like,
-            result=result,
-            indices=(*self.left, *self.reduced),
-            domain=self.points.set_tuple_name(result.name),
-            body=self.body,
-            reduce=reduce,
-            reduced=self.reduced,
-            base=base,
-            padded=False,
-        )
-
-    def term(self, points: isl.Set, identity: Const) -> Expr | None:
-        """The one term that each of these points of the left side has, or the identity; None where some have several, or which of them have one is no simple condition."""
-        if self.reduced:
-            return None
-        if points.is_subset(self.points):
-            return self.body
-        condition = _condition(self.points.gist(points), self.left)
-        return None if condition is None else Apply("select", (condition, self.body, identity), identity.dtype)
-
-
-def _determined(points: isl.Set, names: Sequence[str], count: int) -> tuple[int, Affine] | None:
-    """The last index behind so many that others determine: its place and its value."""
-    if points.is_empty():
-        return None
-    equalities = [c for c in points.affine_hull().get_constraints() if c.is_equality()]
-    for position in reversed(range(count, len(names))):
-        for constraint in equalities:
-            factor = constraint.get_coefficient_val(isl.dim_type.set, position).to_python()
-            function = constraint.get_aff()
-            quotients = range(function.dim(isl.dim_type.div))
-            if factor and all(function.get_coefficient_val(isl.dim_type.div, d).is_zero() for d in quotients):
-                others = affine_of(function, names) - affine(names[position]) * factor
-                # Where it is no whole number there are no points.
-                return position, (others * (-1 if factor > 0 else 1)) // abs(factor)
-    return None
-
-
-def _condition(points: isl.Set, names: Sequence[str]) -> Expr | None:
-    """That a point, over these indices, is among them."""
-    pieces = points.compute_divs().get_basic_sets()
-    if len(pieces) != 1:
-        return None
-    condition: Expr | None = None
-    for constraint in constraints_of(pieces[0], names):
-        value = IndexValue(constraint.value, i64)
-        holds = Apply("eq" if constraint.equality else "ge", (value, Const(0, i64)), boolean)
-        condition = holds if condition is None else Apply("and", (condition, holds), boolean)
-    return condition
-
-
-def _is_whole(points: isl.Set, result: Tensor) -> bool:
-    """Whether the points are all elements."""
-    return bool(all_elements(result).intersect_params(points.params()).is_subset(points))
 
 
 def _within_loop(points: isl.Set, index: str, left: Sequence[str], name: str) -> isl.Set:
