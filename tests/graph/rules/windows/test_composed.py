@@ -29,12 +29,18 @@ COMPOSED = {
     ),
     "and all rows": ('y: T["M-4"]', "y[m] = sum[n, r < 5](x[n, m + r])"),
     "along both": ('y: T["N-10"]', "y[n] = sum[r < 11](x[n + r, n + r])"),
+    "a filter for each direction": (
+        'y: T["N-6 M-6"]',
+        "y[n, m] = sum[r < 7, s < 7](x[n + r, m + s] * x[0, r] * x[1, s + 1])",
+    ),
+    "backwards": ('y: T["N-6 M-6"]', "y[n, m] = sum[r < 7, s < 7](x[n + 6 - r, m + s] * x[r, 0] * x[0, s])"),
     "in a loop": ('y: T["N M-12"]', "for t in range(2):\n        y[n, m] = sum[r < 13](x[n, m + r] + t)"),
     "two of them": ('y: T["N M-18"]', "e[n, k] = max[r < 10](x[n, k + r])\n    y[n, m] = min[r < 10](e[n, m + r])"),
 }
 OTHERS = {
     "short": ('y: T["N M-4"]', "y[n, m] = sum[r < 5](x[n, m + r])"),
     "short columns": ('y: T["N-9 M"]', "y[n, m] = sum[r < 10](x[n + r, m])"),
+    "one filter": ('y: T["N-6 M-6"]', "y[n, m] = sum[r < 7, s < 7](x[n + r, m + s] * x[r, s])"),
     "weights": ('y: T["N M-12"]', "y[n, m] = sum[r < 13](x[n, m + r] * x[0, r])"),
     "steps": ('y: T["N 9"]', "y[n, m] = sum[r < 13](x[n, 2*m + r])"),
     "gaps": ('y: T["N M-24"]', "y[n, m] = sum[r < 13](x[n, m + 2*r])"),
