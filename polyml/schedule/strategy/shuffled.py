@@ -59,6 +59,7 @@ def plan_shuffled(band: Band, facts: Facts, *, parallel: bool) -> ShuffledCopy |
     model = facts.models[band.core]
     if (
         not model.copies
+        or facts.scop.statements[band.core].reduction is not None  # the last block goes over elements again
         or len(band.statements) > 1
         or len(model.accesses) != 2
         or has_inner_loops(band.core, band, facts)

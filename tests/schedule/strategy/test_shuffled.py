@@ -90,3 +90,17 @@ def test_results(dtype: str, target: str, threads: int, dynamic: bool, size: int
     x = numbers(size, 8)
     for part in (x[:, 1:6], x[:, ::-1], x[::-1, 2:4], x[:, ::3]):
         np.testing.assert_array_equal(made(NARROW)(part), part)
+
+
+@pytest.mark.parametrize("operator", ["+=", "*=", "="])
+def test_updates_go_over_each_element_once(operator: str) -> None:
+    """The last block of a row begins where it ends with it, and goes over elements again."""
+    text = f'def f(x: f64["C P"], y: f64["C N"]):\n    y[c, p + 3] {operator} x[c, p]\n    return y\n'
+    rng = np.random.default_rng(0)
+    for count in (3, 5, 13, 703):
+        x, y = rng.random((40, count)), rng.random((40, count + 17))
+        expected = y.copy()
+        part = expected[:, 3 : count + 3]
+        part[...] = {"+=": part + x, "*=": part * x, "=": x}[operator]
+        polyml.einsum(text)(x, y)
+        np.testing.assert_array_equal(y, expected)

@@ -5,8 +5,11 @@ The sum is a product of matrices then (a discrete Fourier or cosine transform, a
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from math import prod
+
+import islpy as isl
 
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
@@ -14,15 +17,21 @@ from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import symbolic_box
 from polyml.graph.rules.reuse.places import places_of
+from polyml.graph.rules.sums.decays import decay_of
+from polyml.graph.rules.sums.growth import growth_along
 from polyml.graph.traverse import LARGEST_TABLE, UNKNOWN_EXTENT, is_cheap, tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
+from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.sets.shapes import is_known
 
 __all__ = ["make_tables"]
 
 _USES = 16
 """How often a value must be used for a table to pay."""
+
+_OPERATIONS = 100_000
+"""isl's operations for the question whether a sum's terms grow."""
 
 _Made = dict[tuple[Expr, tuple[Affine, ...]], Tensor]
 """Tables by function and extents."""
@@ -45,6 +54,19 @@ def make_tables(graph: Graph) -> Graph:
     return graph if not made else replace(graph, ops=tuple(ops))
 
 
+def _fades(equation: Equation, names: Set[str], known: isl.Set) -> bool:
+    """Whether the function is a weight that a running sum multiplies with a factor for each element instead (rules/sums/running.py)."""
+    along = [(d, i) for d, i in enumerate(equation.left) if i in names]
+    if not names & {*equation.reduced} or equation.reduce != "sum":
+        return False
+    fading = [d for d, i in along if decay_of(equation.body, i, equation.reduced, 1) is not None]
+    try:
+        with operation_budget(_OPERATIONS, phase="tables"):
+            return any(growth_along(equation, d, known) is not None for d in fading)
+    except BudgetExhausted:
+        return False
+
+
 def _candidates(equation: Equation) -> bool:
     return any(isinstance(node, IndexValue) for node in walk(equation.body)) and not is_cheap(equation.body)
 
@@ -56,6 +78,7 @@ class _Tables:
         self.equation, self.taken, self.made = equation, taken, made
         self.ahead: list[Equation] = []
         self.sizes = {*graph.sizes}
+        self.known = graph.context
         self.ranges = _ranges(equation, graph) if _candidates(equation) else {}
         self.counts = {size: graph.examples.get(size, UNKNOWN_EXTENT) for size in graph.sizes}
 
@@ -88,6 +111,8 @@ class _Tables:
         around = [e for i, (_, e) in self.ranges.items() if not reads or i in names or i in self.equation.left]
         count, uses = (prod(e.evaluate(self.counts) for e in extents) for extents in (shape, around))
         if count * _USES > uses or count * expr.dtype.itemsize > LARGEST_TABLE:
+            return None
+        if len(places) < len(names) and _fades(self.equation, names, self.known):
             return None
         values: dict[str, Affine | int] = dict.fromkeys(names, 0)
         for d, (place, low) in enumerate(zip(places, lows, strict=True)):
