@@ -99,7 +99,8 @@ def test_only_sums_are_widened() -> None:
     body: tuple[Node, ...] = (replace(jammed_loop(function), body=(plain,)),)
     outer = function.body[0]
     assert isinstance(outer, For)
-    assert (changed := replace(function, body=(replace(outer, body=body),))) is widen_tiles(changed)
+    changed = replace(function, body=(replace(outer, body=body),))
+    assert widen_tiles(changed) is changed
 
 
 CONDITIONS = {"i <= j": np.less_equal, "i < j": np.less, "i >= j": np.greater_equal, "i > j": np.greater}
