@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyml.records import dataclass
+from polyml.schedule.ilp.generators import MOST_GENERATORS, generators_around, generators_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted
@@ -30,10 +31,7 @@ __all__ = ["Cone", "ConeKind", "Face", "cones_of"]
 ConeKind = Literal["flow", "order", "reduction"]
 Integers = NDArray[np.int64]
 
-MOST_GENERATORS = 5000
-"""Of one cone. A polyhedron in many symbolic sizes can have exponentially many: stencils and factorizations have at most a hundred, windows along three dimensions of any size millions, which no memory holds as rows of an integer program."""
-
-_SET, _IN, _OUT, _DIV = isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out, isl.dim_type.div
+_IN, _OUT, _DIV = isl.dim_type.in_, isl.dim_type.out, isl.dim_type.div
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +115,7 @@ def cones_of(scop: Scop, dependences: Dependences, *, relax_reductions: bool) ->
             # Never coalesced: one merged polyhedron can have exponentially many generators.
             pieces: list[isl.BasicMap] = []
             m.foreach_basic_map(pieces.append)
-            hull = _generators(m.affine_hull(), within=source == sink).generators
+            hull, _ = generators_of(_points(m.affine_hull(), within=source == sink))
             found.append(Cone(source, sink, kind, hull, tuple(pieces)))
     return found
 
@@ -127,18 +125,9 @@ def _by_name(relation: isl.UnionMap) -> Iterator[isl.Map]:
 
 
 def _generators(piece: isl.BasicMap, *, within: bool) -> Face:
+    return Face(*generators_around(_points(piece, within=within)))
+
+
+def _points(piece: isl.BasicMap, *, within: bool) -> isl.BasicSet:
     points = piece.deltas().detect_equalities() if within else piece.wrap()
-    if points.dim(_DIV):
-        points = points.remove_divs()
-    coefficients = points.coefficients()
-    count = coefficients.dim(_SET)
-    # Text is the fast way out of islpy: one call where the matrix takes one per entry.
-    printer = isl.Printer.to_str(coefficients.get_ctx()).set_output_format(isl.format.EXT_POLYLIB)
-    lines = printer.print_set(coefficients.to_set()).get_str().split("\n")
-    start = next(k for k, line in enumerate(lines) if len(line.split()) == 6)
-    rows, columns = (int(n) for n in lines[start].split()[:2])
-    if rows > MOST_GENERATORS:
-        raise BudgetExhausted("finding the dependences' generators", MOST_GENERATORS)
-    flat = np.array(" ".join(lines[start + 1 : start + 1 + rows]).split(), dtype=np.int64)
-    table = flat.reshape(rows, columns)
-    return Face(np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0)
+    return points.remove_divs() if points.dim(_DIV) else points

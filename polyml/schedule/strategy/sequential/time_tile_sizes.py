@@ -87,6 +87,12 @@ class Sweep:
         return self.bytes_of(boxes) > self.room
 
     @property
+    def may_be_cut(self) -> bool:
+        """Whether a tile can be less than all of a step: no block has fewer than `NARROW` rows in any direction, and no strip is so short. Looking for a band along many short indices
+        takes long."""
+        return self.facts.options.tile_sizes is not None or max(self.space(self.core).values(), default=0) > NARROW
+
+    @property
     def hides_l3(self) -> bool:
         """Whether a step's loads take so long that it waits for nothing that comes from L3, which holds all of it."""
         core, target = self.core, self.facts.target

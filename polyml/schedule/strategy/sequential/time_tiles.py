@@ -69,7 +69,7 @@ def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:
     if steps is None or not _is_outermost(node):
         return None
     sweep = Sweep(facts, steps)
-    if not sweep.is_large:
+    if not sweep.is_large or not sweep.may_be_cut:
         return None
     band = skewed_band(facts.scop, facts.matcher.cones, tuple(steps))
     found = _plan(sweep, band, node)

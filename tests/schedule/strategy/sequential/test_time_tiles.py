@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import polyml as pm
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
+from polyml.schedule.strategy.sequential import time_tiles
 from polyml.source import Source
 from polyml.testing import assert_close
 from tests.schedule.stencils import FIELD_STEP
@@ -318,3 +319,14 @@ def f(a: f64["N"], b: f64["N"], T: int):
         function(a, b, 50)
         np.testing.assert_allclose(a, expected[0], rtol=1e-12)
         np.testing.assert_allclose(b, expected[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("side", "looked"), [(4, False), (5, True)])
+def test_bands_are_looked_for_where_a_block_is_less_than_all(
+    monkeypatch: pytest.MonkeyPatch, side: int, looked: bool
+) -> None:
+    """Along many short indices the search takes long, and a block has no fewer than four rows."""
+    asked: list[object] = []
+    monkeypatch.setattr(time_tiles, "skewed_band", lambda *given: asked.append(given) or ())
+    pm.einsum(JACOBI_2D, target=SMALL, threads=1).lower(9, *grids(side + 2, side + 2, dtype=np.float32))
+    assert bool(asked) == looked
