@@ -3,6 +3,8 @@
 What a set of factors gives keeps those of its indices that other factors or the result know, whatever is done inside it: so the best tree of a set is made of the best trees of two parts of it. A set may also be one loop nest over all
 its indices, as nothing is stored in between then.
 
+Of more factors than all sets can be tried of, indices are summed over one by one, whichever has the smallest product of all factors that know it, until few enough are left.
+
 Source: Pfeifer, Haegeman and Verstraete, "Faster identification of optimal contraction sequences for tensor networks" (Physical Review E, 2014).
 """
 
@@ -35,8 +37,10 @@ def first_sum(
     uses: the indices of each factor. left: those of the result. moved: how many products an element that is stored costs, by the least number of elements from which on that holds.
     """
     count = len(uses)
-    if not 3 <= count <= MOST_FACTORS:
+    if count < 3:
         return None
+    if count > MOST_FACTORS:
+        return _least_product(uses, left, extents, moved)
     everything = (1 << count) - 1
     known = [frozenset(set().union(*(uses[f] for f in _members(s)))) for s in range(everything + 1)]
     kept = [known[s] & (left | known[everything ^ s]) for s in range(everything + 1)]
@@ -57,6 +61,26 @@ def first_sum(
             part = (part - 1) & rest
         best[s] = found
     return _inner(everything, best, summed)
+
+
+def _least_product(
+    uses: Sequence[Set[str]], left: Set[str], extents: Mapping[str, int], moved: Mapping[int, int]
+) -> frozenset[int] | None:
+    """The factors that know the index whose sum is over the fewest products, if that leaves less to compute than one nest."""
+    every = set(left).union(*uses)
+    best: tuple[int, int] | None = None
+    found = None
+    for index in sorted(every - left):
+        inside = frozenset(f for f, used in enumerate(uses) if index in used)
+        known = set().union(*(uses[f] for f in inside))
+        around = set(left).union(*(used for f, used in enumerate(uses) if f not in inside))
+        products = max(len(inside) - 1, 1) * _size(known, extents)
+        kept = known & around
+        cost = products, _size(kept, extents)
+        work = products + _stored(kept, extents, moved) + (len(uses) - len(inside)) * _size(around, extents)
+        if (best is None or cost < best) and work < (len(uses) - 1) * _size(every, extents):
+            best, found = cost, inside
+    return found
 
 
 def _inner(s: int, best: Mapping[int, _Best], summed: Sequence[bool]) -> frozenset[int] | None:

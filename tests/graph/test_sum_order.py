@@ -7,13 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from polyml.graph.builder.program import build
+from polyml.graph.ir import Equation
 from polyml.graph.reference import execute
 from polyml.graph.rewrite import rewrite
 from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.sum_order import MOST_FACTORS, first_sum
 from polyml.graph.traverse import estimated_bytes, results_of
 from polyml.graph.verify import verify
-from tests.graph.built import graph, program, values
+from tests.graph.built import graph, program, signature, values
 
 TRAIN = program(
     'x: f64["N A B C"], u: f64["A R D"], v: f64["R B S E"], w: f64["S C F"]',
@@ -47,10 +49,30 @@ def test_what_an_index_of_one_factor_gives_is_summed_alone() -> None:
     assert found in ({0}, {1, 2}, {1, 2, 3}, {0, 3})
 
 
-def test_too_many_factors_stay() -> None:
+def test_of_more_factors_the_least_product_goes_first() -> None:
     chain = [{a, b} for a, b in pairwise("abcdefghijkl")]
     assert len(chain) > MOST_FACTORS
-    assert first_sum(chain, {"a", "l"}, dict.fromkeys("abcdefghijkl", 10), MOVED) is None
+    extents = dict.fromkeys("abcdefghijkl", 10)
+    assert first_sum(chain, {"a", "l"}, {**extents, "e": 2, "f": 2, "g": 2}, MOVED) == {4, 5}
+    assert first_sum(chain, {"a"}, extents, MOVED) == {10}
+    assert first_sum([{"a", "b"}] * 9, {"a"}, extents, MOVED) is None
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_products_of_twelve_matrices(dtype: str) -> None:
+    """One sum over eleven indices would be of 3^11 products for each element; a complex product has 2^11 terms besides."""
+    arguments = [values(3, 3, dtype="f8").astype(dtype) * (1 + k / 8) for k in range(12)]
+    names = "abcdefghijklm"
+    kind = {"f8": "f64", "c16": "c128"}[dtype]
+    head = ", ".join(f'w{k}: {kind}["3 3"]' for k in range(12))
+    factors = " * ".join(f"w{k}[{names[k]}, {names[k + 1]}]" for k in range(12))
+    source = program(head, f"y[a, m] = {factors}", "return y")
+    built = build(source, signature(source, *arguments), reorders=True)
+    found = rewrite(built, RewriteOptions(l2_bytes=1 << 16))
+    verify(found)
+    assert max(len(op.reduced) for op in found.ops if isinstance(op, Equation)) == 1
+    (product,) = execute(found, arguments)
+    np.testing.assert_allclose(product, np.linalg.multi_dot(arguments), rtol=1e-10)
 
 
 @pytest.mark.parametrize("batch", [1, 32])

@@ -279,7 +279,11 @@ class Body:
         """A sum of several complex factors as sums within sums, where that is cheaper and may be; any other expression itself."""
         if not self.state.reorders or path.data or self.extra or not isinstance(node, Reducer):
             return node
-        return in_order(self.state, node, self.ranges, {r.name for r in path.scope.indices})
+        left = {r.name for r in path.scope.indices}
+        # What is left around an inner sum may be several sums as well.
+        while isinstance(node, Reducer) and (ordered := in_order(self.state, node, self.ranges, left)) is not node:
+            node = ordered
+        return node
 
     def reduction(self, node: Reducer, path: Path) -> Reduction:
         """A reducer's parts; its conditions, and zeros that a sum may skip, restrict its points.

@@ -26,7 +26,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.einsum_frontend.walk import children, index_names, walk
 from polyml.graph.builder.state import State
-from polyml.graph.sum_order import MOST_FACTORS, first_sum
+from polyml.graph.sum_order import first_sum
 
 __all__ = ["in_order"]
 
@@ -43,7 +43,7 @@ def in_order(state: State, node: Reducer, ranges: Mapping[str, Range], left: Set
     if node.kind != "sum" or not all(isinstance(item, IndexRef) for item in node.items):
         return node
     factors = _factors(node.body)
-    if not 3 <= len(factors) <= MOST_FACTORS or sum(_is_complex(state, factor) for factor in factors) < 2:
+    if len(factors) < 3 or sum(_is_complex(state, factor) for factor in factors) < 2:
         return node
     precisions = {_precision(state, factor) for factor in factors if not _is_constant(factor)}
     if any(_has_conditions(factor) for factor in factors) or len(precisions) != 1 or None in precisions:
