@@ -167,6 +167,9 @@ class Nest:
         if stride is not None:
             base = self.index(expression)
             return self.once(level, ("lanes", expression, lanes), lambda: self._spread(base, lanes, stride))
+        first = self._first_round(expression, variable)
+        if first is not None:
+            return self.lanes_index(expression.substitute({variable: affine(first)}), first, lanes)
         total: Value | None = None
         rest = Affine((), expression.constant)
         for atom, coefficient in expression.terms:
@@ -182,6 +185,18 @@ class Nest:
         scalar = self.index(rest)
         with self.builder.into(self.levels[level].lines):
             return self.builder.binary("add", total, self.builder.splat(scalar, lanes))
+
+    def _first_round(self, expression: Affine, variable: str) -> str | None:
+        """The name of where the variable's loop begins, if the expression is the same in all of its rounds, such as a remainder of which the step is a multiple: lanes are made once then, ahead of the loop."""
+        if variable not in self.grids:
+            return None
+        start, step = self.grids[variable]
+        if not step or expression.substitute({variable: affine(variable) + step}) != expression:
+            return None
+        first = f"{variable} at first"
+        level = self.level_of_affine(start)
+        self.variables[first] = (level, self.index(start))
+        return first
 
     def _spread(self, base: Value, lanes: int, stride: int) -> Value:
         return self.builder.binary("add", self.builder.splat(base, lanes), self.builder.iota(lanes, stride))
