@@ -46,6 +46,7 @@ from polyml.graph.rules.sums.loops_of_sums import sum_loops
 from polyml.graph.rules.sums.masked import skip_masked
 from polyml.graph.rules.sums.narrow import narrow
 from polyml.graph.rules.sums.nested import nest_sums
+from polyml.graph.rules.sums.of_pairs import reduce_pairs
 from polyml.graph.rules.sums.onto_zeros import sum_alone
 from polyml.graph.rules.sums.pieces import join_pieces
 from polyml.graph.rules.sums.remainders import sum_remainders
@@ -195,6 +196,8 @@ LAST_RULES: tuple[Rule, ...] = (
         lambda graph, given: part_indices(graph, vector_bytes=given.vector_bytes),
         needs=("vector_bytes",),
     ),
+    # Ordering: before the rule that makes what grows a loop.
+    Rule("of pairs", lambda graph, given: reduce_pairs(graph, precise=given.precise), needs=("vector_bytes",)),
     # Ordering: before the rules for loops.
     Rule("running", lambda graph, given: run_reductions(graph, precise=given.precise), needs=("vector_bytes",)),
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
