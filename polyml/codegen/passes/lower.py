@@ -9,6 +9,7 @@ from polyml.codegen.passes.panels.pack_in_tiles import pack_in_tiles
 from polyml.codegen.passes.panels.tile_stage import stage_tiles
 from polyml.codegen.passes.panels.tile_streams import stream_tiles
 from polyml.codegen.passes.registers.carried import carry_values
+from polyml.codegen.passes.registers.read_ahead import read_ahead
 from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.passes.simplify import simplify
 from polyml.codegen.passes.sums.chained_sums import chain_sums
@@ -92,6 +93,8 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("simplify", lambda f, _: (simplify(f), ())),
+    # Ordering: first, when a copy is a loop and what reads it is another one.
+    Pass("read_ahead", lambda f, _: (read_ahead(f), ())),
     # Ordering: before "cut_triangles", which takes the ragged rows that are left.
     Pass("widen_tiles", lambda f, _: (widen_tiles(f), ())),
     # Ordering: before vectors, which then have whole rows.
