@@ -20,6 +20,10 @@ from polyml.sets.affine import Affine, Atom, Extremum, FloorDiv, affine
 __all__ = ["Level", "Nest", "Offset", "Term", "extremum", "floor_divide"]
 
 
+SHORT = 1 << 15
+"""Numbers below it fit into 16 bits, whose products are one instruction."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offset:
     """`constant + sum(coefficient * atom * stride)`, in elements."""
@@ -170,6 +174,9 @@ class Nest:
         first = self._first_round(expression, variable)
         if first is not None:
             return self.lanes_index(expression.substitute({variable: affine(first)}), first, lanes)
+        remainder = self._remainder(expression, variable, lanes)
+        if remainder is not None:
+            return remainder
         total: Value | None = None
         rest = Affine((), expression.constant)
         for atom, coefficient in expression.terms:
@@ -197,6 +204,35 @@ class Nest:
         level = self.level_of_affine(start)
         self.variables[first] = (level, self.index(start))
         return first
+
+    def _remainder(self, expression: Affine, variable: str, lanes: int) -> Value | None:
+        """`n % d` plus a constant for each lane; None where the expression is nothing like it, or lanes reach far."""
+        b = self.builder
+        for atom, coefficient in expression.terms:
+            if not isinstance(atom, FloorDiv) or coefficient != -atom.denominator:
+                continue
+            more = expression - affine(atom) * coefficient - atom.numerator
+            stride = self.lane_stride(atom.numerator, variable, lanes)
+            if not more.is_constant or stride is None or stride < 0 or stride * lanes + atom.denominator >= SHORT:
+                continue
+            left = self._short_remainder(atom, stride, lanes)
+            with b.into(self.levels[self.level_of(atom)].lines):
+                return b.binary("add", left, constant(left.type, more.constant)) if more.constant else left
+        return None
+
+    def _short_remainder(self, division: FloorDiv, stride: int, lanes: int) -> Value:
+        """`(n + <0, stride, ..>) % d` as `(n % d + <0, stride, ..>) % d`: of small numbers."""
+        b, d = self.builder, division.denominator
+        whole, numerator = self.atom(division), self.index(division.numerator)
+
+        def compute() -> Value:
+            rest = b.binary("sub", numerator, b.binary("mul", whole, integer(d)))
+            small = b.splat(b.convert("trunc", rest, "i16"), lanes)
+            counting = ", ".join(f"i16 {lane * stride}" for lane in range(lanes))
+            small = b.binary("add", small, Value(small.type, f"<{counting}>"))
+            return b.convert("zext", b.binary("urem", small, constant(small.type, d)), "i64")
+
+        return self.once(self.level_of(division), ("remainder", division, lanes), compute)
 
     def _spread(self, base: Value, lanes: int, stride: int) -> Value:
         return self.builder.binary("add", self.builder.splat(base, lanes), self.builder.iota(lanes, stride))

@@ -45,6 +45,9 @@ PATTERNS = {
     "checkerboard": "where((h + w) % 2 == 0, 0.5 * (x[h, w] + x[h, w + 2]), x[h, w + 1])",
     "three in turn": "where((h + w) % 3 == 1, x[h, w], x[h, w + 2])",
     "four, backwards": "where((3 - w + 2*h) % 4 < 2, x[h, w], -x[h, w + 2])",
+    "three, and a number": "where((h + 2*w + 1) % 3 + 5 == 6, x[h, w], x[h, w + 2])",
+    "many numbers": "x[h, w] * ((h + 5*w) % 97)",
+    "many numbers, backwards": "x[h, w] * ((h - 5*w) % 97)",
     "four numbers": "x[h, w] * ((h + 3*w) % 8)",
     "Bayer": "where(h % 2 == 0, where(w % 2 == 1, x[h, w], x[h, w + 1]), where(w % 2 == 1, x[h, w + 2], -x[h, w]))",
     "quotients": "x[h // 2, w // 2] + where(w % 2 == 0, x[h, (w + 1) // 2], x[(h + 1) // 2, w // 2])",
@@ -76,3 +79,17 @@ def f(u: f64["N N"]):
     )
     for n in (4, 19, 45):
         assert verify(compiled, np.random.default_rng(n).standard_normal((n, n)))
+
+
+def test_long_rows() -> None:
+    """Remainders that are short numbers, and ones that are not, of places that are none."""
+    compiled = polyml.einsum(
+        """
+def f(x: f64["W"]):
+    y[w] = x[w] * (w % 7) + x[w] * (3*w % 32749) + x[w] * (w % 40000) + x[w] * (5*w % 70001)
+    return y
+"""
+    )
+    x = np.random.default_rng(0).integers(-9, 9, 140_003).astype("f8")
+    w = np.arange(len(x))
+    np.testing.assert_array_equal(compiled(x), x * (w % 7 + 3 * w % 32749 + w % 40000 + 5 * w % 70001))
