@@ -23,6 +23,9 @@ Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 
+NODE = 6000
+"""Coefficients that are not zero, of a linear program that takes one node of those granted, some ten milliseconds at most. Larger ones take one for each so many: few programs have them, and thousands would take minutes."""
+
 _OPTIMAL, _INFEASIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
 
 
@@ -49,7 +52,7 @@ class Program:
 
 @dataclass(slots=True)
 class Solver:
-    """One HiGHS instance, used for program after program. nodes: linear programs that it may still solve, all programs together.
+    """One HiGHS instance, used for program after program. nodes: linear programs of up to `NODE` coefficients that it may still solve, all programs together; a larger one counts as several.
     patience: after how many of them the best solution of a program so far is good enough (every solution is legal); three times as many without one are too many.
 
     programs, solved, seconds, rows, columns: what it did so far: integer programs, linear programs, time, and the largest program's size.
@@ -74,7 +77,8 @@ class Solver:
         self.programs += 1
         self.rows, self.columns = max(self.rows, len(program.matrix)), max(self.columns, len(program.cost))
         try:
-            search = _Search(self, self._load(program), program)
+            weight = max(1, int(np.count_nonzero(program.matrix)) // NODE)
+            search = _Search(self, self._load(program), program, weight)
             search.visit()
         finally:
             self.seconds += time.perf_counter() - start
@@ -104,11 +108,12 @@ class Solver:
 
 @dataclass(slots=True)
 class _Search:
-    """The tree search of one program."""
+    """The tree search of one program. weight: nodes that each of its linear programs takes."""
 
     solver: Solver
     highs: _Highs
     program: Program
+    weight: int
     best: Floats | None = None
     value: float = np.inf
     visited: int = 0
@@ -150,7 +155,7 @@ class _Search:
         self.visited += 1
         if self.solver.nodes <= 0:
             raise SolverLimit("the scheduler's integer programs used up their nodes")
-        self.solver.nodes -= 1
+        self.solver.nodes -= self.weight
         self.solver.solved += 1
         status = self._run()
         if status not in (_OPTIMAL, *_INFEASIBLE):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyml.schedule.ilp import solve
 from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.schedule.ilp.hyperplanes import Row, distances, satisfied
 from polyml.schedule.ilp.independence import RowSpace, null_space, rank
@@ -152,6 +153,14 @@ def test_branch_and_bound_stops_at_its_nodes() -> None:
     assert Solver(nodes=100).solve(knapsack) is not None
     with pytest.raises(SolverLimit, match="used up"):
         Solver(nodes=1).solve(knapsack)
+
+
+def test_large_programs_take_more_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each solution of a program with thousands of rows takes tenths of a second."""
+    monkeypatch.setattr(solve, "NODE", 1)
+    solver = Solver(nodes=1000)
+    assert solver.solve(program([[-7, -5, -3]], [-11], [-5, -4, -2])) is not None
+    assert solver.nodes == 1000 - 3 * solver.solved
 
 
 def test_patience_ends_with_the_best_so_far() -> None:
