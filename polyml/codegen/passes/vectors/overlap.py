@@ -120,7 +120,7 @@ def _starts(loop: For, at_hand: Mapping[str, Assign]) -> dict[str, Assign] | Non
     """What first assigns each array that the body writes: one element per lane, with a value of its own, and all other accesses come later, to that element; of those at hand, what loads it where that is read first."""
     inner = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
     body = [inside for node in loop.body for inside in (node.then if _is_start(node, loop) else (node,))]
-    if not inner or not all(_is_simple(node) for node in walk_nodes(body)):
+    if not inner or any(isinstance(node, If) for node in body) or not all(_is_simple(n) for n in walk_nodes(body)):
         return None
     written = {use.variable for node in walk_nodes(loop.body) for use in uses(node) if use.write}
     found: dict[str, Assign] = {}
@@ -176,7 +176,9 @@ def _is_start(node: Node, loop: For) -> TypeGuard[If]:
 
 
 def _is_simple(node: Node) -> bool:
-    """An assignment of each lane's own, or a loop of these."""
+    """An assignment of each lane's own, a loop of these, or a condition around some of them."""
+    if isinstance(node, If):
+        return not node.otherwise and not any(reads_of(node.condition))
     if isinstance(node, For):
         return node.kind in ("sequential", "unroll") and not node.masked
     return isinstance(node, Assign) and not (node.across or node.atomic or node.scan or node.asynchronous)

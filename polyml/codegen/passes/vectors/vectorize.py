@@ -9,6 +9,7 @@ lanes (accumulators) around the loops, which are combined at the end (passes/vec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
@@ -19,15 +20,15 @@ from polyml.codegen.passes.vectors.check import NotVectorizable, check_lanes, la
 from polyml.codegen.passes.vectors.overlap import clamped_tiles, overlapping_starts, overlapping_tiles, settled
 from polyml.codegen.passes.vectors.parts import VectorPlan, loops_of, plan_parts, with_lanes
 from polyml.codegen.passes.vectors.privatize import Accumulators, shared_targets
+from polyml.codegen.passes.vectors.ragged_sums import has_long_sums, held
 from polyml.codegen.passes.vectors.streams import Leads
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
-from polyml.dtypes import DType
 from polyml.expressions import Read, reads_of
 from polyml.new_names import fresh
 from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
-from polyml.sets.affine import Affine, affine, minimum
+from polyml.sets.affine import Affine, affine, maximum, minimum
 from polyml.shown import counted
 
 __all__ = ["vectorize"]
@@ -56,8 +57,8 @@ def vectorize(
     arguments = {v.name: v for v in function.arguments}
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
     made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
-    types = {v.name: v.dtype for v in (*function.arguments, *made)}
-    pass_ = _Vectorize(vector_bytes, precise, taken, leads_, types)
+    variables = {v.name: v for v in (*function.arguments, *made)}
+    pass_ = _Vectorize(vector_bytes, precise, taken, leads_, variables)
     body = pass_.body(function.body, outside(function))
     if body is function.body:
         return function, tuple(pass_.notes)
@@ -77,13 +78,14 @@ def _scratch(nodes: tuple[Node, ...]) -> dict[str, Variable]:
 
 class _Vectorize:
     def __init__(
-        self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads, types: dict[str, DType]
+        self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads, variables: dict[str, Variable]
     ) -> None:
         self.vector_bytes = vector_bytes
         self.precise = precise
         self.taken = taken
         self.leads = leads
-        self.types = types
+        self.variables = variables
+        self.types = {name: variable.dtype for name, variable in variables.items()}
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
@@ -110,8 +112,12 @@ class _Vectorize:
         known, made = len(self.notes), list[Node]()
         for piece in cut_interior(loop, ranges, grain=width, at_least=_LONG * width):
             body = simplify_nodes(piece.body, ranges.enter(piece))
-            piece = over_hull(replace(piece, body=body), ranges)
+            piece = replace(piece, body=body)
             try:
+                if has_long_sums(piece, ranges, piece.factor * width):
+                    made += self.long_sums(piece, ranges)
+                    continue
+                piece = over_hull(piece, ranges)
                 made += self.strips(piece, ranges) if depends_on(piece) else self.vector_loop(piece, ranges)
             except (NotVectorizable, CannotJam):
                 del self.notes[known:]
@@ -140,6 +146,50 @@ class _Vectorize:
             tail = replace(tail, body=simplify_nodes(tail.body, ranges.enter(tail)))
             made += self.vector_loop(tail, ranges)
         return tuple(made)
+
+    def long_sums(self, loop: For, ranges: Ranges) -> Iterator[Node]:
+        """A loop over register tiles of several vectors, without conditions where all of a tile's lanes are in range; one over single vectors; and the masked end. Where their number is known the last two are one tile."""
+        width = self.width(loop)
+        if _reduces_across(loop, ranges, precise=self.precise):
+            raise NotVectorizable("the bounds of an inner loop differ between lanes that share a sum")
+        trips, start, step = ranges.constant(loop.upper - loop.lower), loop.lower, loop.factor * width
+        known = ranges.enter(loop)
+        if trips is not None:
+            if trips > step:
+                start += trips // step * step
+                yield self.tiles(replace(loop, upper=start), ranges, known)
+            if start != loop.upper:
+                yield from self.lanes_at_end(replace(loop, lower=start), ranges, known)
+            return
+        for factor in dict.fromkeys((loop.factor, 1)):
+            lanes, left = factor * width, loop.upper - start
+            least = ranges.lowest(left)
+            end = start + (left if least is not None and least >= 0 else maximum([left, affine(0)])) // lanes * lanes
+            yield self.tiles(replace(loop, lower=start, upper=end, factor=factor), ranges, known)
+            start = end
+        yield from self.lanes_at_end(replace(loop, lower=start, factor=1), ranges, known)
+
+    def lanes_at_end(self, loop: For, ranges: Ranges, known: Ranges) -> tuple[Node, ...]:
+        """The lanes behind whole tiles: a lower tile, or one masked vector."""
+        width, trips = self.width(loop), ranges.constant(loop.upper - loop.lower)
+        loop = over_lanes(held(loop, known, self.variables, self.taken))
+        loop = replace(loop, body=simplify_nodes(loop.body, ranges.enter(loop)))
+        # Scratch memory has as many lanes in all parts.
+        if trips is not None and (trips >= width or not isinstance(loop.body[0], Allocate)):
+            return self.vector_loop(loop, ranges)
+        check_lanes(loop, ())
+        plan = VectorPlan(width, 1, loop.lower, loop.lower, loop.lower, False, False, True)
+        none = Accumulators.make((), width, 1, self.taken)
+        return tuple(loops_of(plan, loop, (), none, leads=self.leads, taken=self.taken))
+
+    def tiles(self, loop: For, ranges: Ranges, known: Ranges) -> For:
+        """The loop, a whole number of tiles of `factor` vectors, as one over tiles, inside of which all lanes share what all of them run."""
+        start, step = affine(fresh(f"{loop.variable}_tile", self.taken)), loop.factor * self.width(loop)
+        outer = replace(loop, variable=start.name or "", step=step, kind="sequential", factor=1)
+        inside = ranges.enter(outer)
+        tile = over_lanes(held(replace(loop, lower=start, upper=start + step), known, self.variables, self.taken))
+        tile = replace(tile, body=simplify_nodes(tile.body, inside.enter(tile)))
+        return replace(outer, body=self.vector_loop(tile, inside))
 
     def width(self, loop: For) -> int:
         widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
