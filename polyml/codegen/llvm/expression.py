@@ -15,7 +15,7 @@ from polyml.codegen.llvm.memory.loads import load, load_part
 from polyml.codegen.llvm.pairs import dot_of_pairs, pair
 from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
-from polyml.dtypes import DType
+from polyml.dtypes import DType, f32, f64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, walk
 from polyml.sets.affine import Affine
 
@@ -61,6 +61,12 @@ def evaluate(state: State, expr: Expr) -> Value:
             return load_part(state, read.tensor, read.subscripts, evaluate, expr.op == "imag")
         case Apply(op="pair_bf16" | "pair_i16" | "quad_i8"):
             return pair(state, expr, evaluate)
+        case Apply(op="exp", args=(Apply(op="sub", args=(left, right)),), dtype=dtype) if dtype in (f32, f64) and (
+            isinstance(left, Read) or isinstance(right, Read)
+        ):
+            # Scores less their maximum, which was taken of rounded products: fused, they are above zero by the rounding, which may be more than exp has room for.
+            args = _same_lanes(state, (evaluate(state, left), evaluate(state, right)))
+            return _apply(state, expr, (state.builder.binary("fsub", *args),))
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
         case Apply(op="div"):

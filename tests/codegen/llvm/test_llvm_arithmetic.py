@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyml
 from polyml.codegen.llvm.expression import EMITTED
 from polyml.codegen.llvm.reductions.combine import COMBINED
 from polyml.codegen.loops import Allocate, Node, Place, UpdateArgument
@@ -284,3 +285,22 @@ def test_bool_is_stored_as_zero_or_one() -> None:
     node = store("y", "i", apply("gt", read("x", f32, "i"), const(7, f32), dtype=boolean))
     for out in run_each(in_both_forms(node, 20), {"y": np.zeros(20, bool), "x": x}):
         np.testing.assert_array_equal(out["y"].view("u1"), x > 7)
+
+
+@pytest.mark.parametrize(("dtype", "temperature"), [("f32", 1e10), ("f64", 1e19)])
+def test_a_softmax_of_products_is_a_number_at_any_temperature(dtype: str, temperature: float) -> None:
+    """The maximum is that of rounded products: a difference fused with a product would be far above zero."""
+    text = f"""
+def hard(x: {dtype}["N M"], w: {dtype}["M"]):
+    s[n, m] = x[n, m] * w[m]
+    e[n, m] = exp(s[n, m] - max[j](s[n, j]))
+    y[n, m] = e[n, m] / sum[j](e[n, j])
+    return y
+"""
+    rng = np.random.default_rng(0)
+    x, w = (
+        (rng.standard_normal(shape) * scale).astype(DTYPES[dtype].numpy)
+        for shape, scale in (((50, 64), temperature), (64, 1))
+    )
+    s = x * w
+    np.testing.assert_array_equal(polyml.einsum(text)(x, w), s == s.max(1, keepdims=True))
