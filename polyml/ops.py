@@ -45,6 +45,11 @@ def _mod(x: Any, y: Any) -> Any:
         return np.remainder(x, y)
 
 
+def _whole(rounded: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Integers are whole already; NumPy 2.0 makes f64 of them."""
+    return lambda x: rounded(x) if np.asarray(x).dtype.kind == "f" else x
+
+
 def _erf(x: Any) -> Any:
     import math  # scalar erf of the C library: NumPy has none
 
@@ -159,8 +164,8 @@ _ROWS = (
     Op("erf", 1, "float", _erf),
     Op("relu", 1, "same", lambda x: np.maximum(x, np.zeros((), dtype=np.asarray(x).dtype))),
     Op("gelu", 1, "float", _gelu),  # x/2 * (1 + erf(x / sqrt 2))
-    Op("floor", 1, "same", lambda x: np.floor(x) if np.asarray(x).dtype.kind == "f" else x),  # NumPy 2.0 makes f64 of
-    Op("ceil", 1, "same", lambda x: np.ceil(x) if np.asarray(x).dtype.kind == "f" else x),  # whole numbers
+    Op("floor", 1, "same", _whole(np.floor)),
+    Op("ceil", 1, "same", _whole(np.ceil)),
     Op("round", 1, "same", np.round),  # half to even
 )
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

@@ -64,9 +64,7 @@ def evaluate(state: State, expr: Expr) -> Value:
         case Apply(op="exp", args=(Apply(op="sub", args=(left, right)),), dtype=dtype) if dtype in (f32, f64) and (
             isinstance(left, Read) or isinstance(right, Read)
         ):
-            # Scores less their maximum, which was taken of rounded products: fused, they are above zero by the rounding, which may be more than exp has room for.
-            args = _same_lanes(state, (evaluate(state, left), evaluate(state, right)))
-            return _apply(state, expr, (state.builder.binary("fsub", *args),))
+            return _apply(state, expr, (_rounded_difference(state, left, right),))
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
         case Apply(op="div"):
@@ -133,6 +131,12 @@ def _sum(state: State, expr: Apply) -> Value:
     if args[0].lanes > 1 and expr in state.multiplied:
         return add_by_product(state, args[0], args[1] if expr.op == "add" else b.emit(args[1].type, f"fneg {args[1]}"))
     return ARITHMETIC[expr.op](b, args, left.dtype)
+
+
+def _rounded_difference(state: State, left: Expr, right: Expr) -> Value:
+    """left - right of rounded products, as of scores less their maximum in a softmax: fused, the largest is above zero by its rounding, which may be more than exp has room for."""
+    args = _same_lanes(state, (evaluate(state, left), evaluate(state, right)))
+    return state.builder.binary("fsub", *args)
 
 
 def _quotient(state: State, expr: Apply) -> Value:
