@@ -7,7 +7,14 @@ from dataclasses import replace
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import Type, Value, constant, type_of
 from polyml.codegen.llvm.reductions.combine import masked, read_place, write_place
-from polyml.codegen.llvm.reductions.scan_lanes import earlier_bits, earlier_lanes, last_lane, neutral_lanes, resets
+from polyml.codegen.llvm.reductions.scan_lanes import (
+    earlier_bits,
+    earlier_lanes,
+    lanes_from,
+    last_lane,
+    neutral_lanes,
+    resets,
+)
 from polyml.codegen.llvm.reductions.scan_steps import Steps, is_harmless, settled, stays_normal, step_by_step
 from polyml.codegen.llvm.reductions.second_order_scan import assign_second_order, second_order_numbers
 from polyml.codegen.llvm.state import State
@@ -66,12 +73,17 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     factor, total = (totals[0], totals[-1]) if totals else (None, None)
     reset = None if scan.reset is None else resets(state, scan.reset)
     value, cut = rest, reset
+    # Lanes up to which one has acted: to what is neutral before the first of them no factor may be added, least of all an infinity.
+    seen = acts if reduction != "sum" and factor is not None and not steps.harmless else None
     # Where the first lanes are taken out again, once a factor has been added to them, nobody reads what moves in, and LLVM finds a shuffle of one register.
     slides = b.slides(rest.type) and (reduction == "sum" or steps.harmless)
     for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
         made_of = totals[number] if totals else None
         earlier = b.slide(neutral, value, width - step) if slides else earlier_lanes(b, value, step, neutral)
-        value = steps.taken(made_of, earlier, value, cut, beside=step)
+        inside = lanes_from(width, step) if seen is None else earlier_bits(b, seen, step)
+        value = steps.taken(made_of, earlier, value, cut, inside=inside)
+        if seen is not None:
+            seen = b.binary("or", seen, inside)
         if cut is not None:
             cut = b.binary("or", cut, earlier_bits(b, cut, step))
     carry = read_place(state, Place(scan.carry, ()))

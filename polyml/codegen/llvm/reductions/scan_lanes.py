@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import Builder, Type, Value, constant
+from polyml.codegen.llvm.ir import Builder, Type, Value, constant, type_of
 from polyml.codegen.llvm.state import State
 from polyml.expressions import Expr
 
-__all__ = ["earlier_bits", "earlier_lanes", "last_lane", "neutral_lanes", "resets"]
+__all__ = ["earlier_bits", "earlier_lanes", "lanes_from", "last_lane", "neutral_lanes", "resets"]
 
 _WIDE = 512
 """Bits of a vector of AVX-512."""
@@ -33,6 +33,12 @@ def earlier_lanes(b: Builder, value: Value, step: int, before: Value) -> Value:
     """The lanes moved up by `step`; the first ones are those of `before`."""
     lanes = value.lanes
     return b.shuffle(value, [lanes + k if k < step else k - step for k in range(lanes)], before)
+
+
+def lanes_from(lanes: int, first: int) -> Value:
+    """A mask of all lanes but those before `first`."""
+    bits = ", ".join(f"i1 {'true' if k >= first else 'false'}" for k in range(lanes))
+    return Value(type_of("i1", lanes), f"<{bits}>")
 
 
 def neutral_lanes(state: State, type_: Type, reduction: str, identity: float) -> Value:

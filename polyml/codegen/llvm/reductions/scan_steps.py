@@ -27,19 +27,24 @@ class Steps:
     neutral: Value
 
     def taken(
-        self, factor: Value | None, before: Value, rest: Value, reset: Value | None = None, *, beside: int = 0
+        self,
+        factor: Value | None,
+        before: Value,
+        rest: Value,
+        reset: Value | None = None,
+        *,
+        inside: Value | None = None,
     ) -> Value:
-        """combine(factor * before, rest), or with maxima and minima combine(factor + before, rest); where `reset` holds, rest. beside: so many of the first lanes have nothing before them, but what is neutral."""
+        """combine(factor * before, rest), or with maxima and minima combine(factor + before, rest); where `reset` holds, rest. inside: the lanes that have something before them, others what is neutral."""
         b = self.state.builder
         if reset is not None:
-            return b.select(reset, rest, self.taken(factor, before, rest, beside=beside))
+            return b.select(reset, rest, self.taken(factor, before, rest, inside=inside))
         if self.reduction == "sum" and factor is not None:
             return multiply_add(b, factor, before, rest)
         if factor is not None:
             before = b.arithmetic("add", before, factor)
-            if beside and not self.harmless:
-                inside = ", ".join(f"i1 {'true' if k >= beside else 'false'}" for k in range(before.lanes))
-                before = b.select(Value(type_of("i1", before.lanes), f"<{inside}>"), before, self.neutral)
+            if inside is not None and not self.harmless:
+                before = b.select(inside, before, self.neutral)
         return combine(self.state, self.reduction, before, rest, self.dtype)
 
 
