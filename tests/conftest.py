@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from polyml.codegen.llvm.functions import outline
 from polyml.errors import PolymlError
+from tests.sampled import leave_some
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -32,7 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_some(items)
     if "slow" not in (config.getoption("-m") or ""):
         skip = pytest.mark.skip(reason="slow: run with -m slow")
         for item in items:

@@ -120,6 +120,7 @@ def every_program() -> Iterator[object]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
+@pytest.mark.some(25)
 def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
     kind = DTYPES[dtype]
     text = source(name, body, kind)
@@ -319,6 +320,7 @@ def test_transposed_copies(dtype: str) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize("dtype", [*HALVES, *COMPLEX])
+@pytest.mark.some(4)
 def test_programs_for_smaller_machines(dtype: str, target: str) -> None:
     """Without AVX-512, and without conversions of half precision."""
     machine, kind = polyml.Target(target), DTYPES[dtype]

@@ -76,18 +76,21 @@ DTYPES = ["f32", "f64", "i8", "u16", "i32", "u32", "i64"]
 @pairwise(
     ("name", PROGRAMS), ("dtype", DTYPES), ("shape, options", [(s, OPTIONS[k % 4]) for k, s in enumerate(SHAPES)])
 )
+@pytest.mark.some(11)
 def test_values(name: str, dtype: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     check(program_of(name, dtype), numbers(shape, dtype), **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.some(40)
 def test_rows_are_scans(name: str, dtype: str) -> None:
     if dtype in ("f32", "f64") or name not in MOVED:
         assert "scan: j" in compiled(program_of(name, dtype)).explain(*numbers((2, 300), dtype))
 
 
 @pairwise(("name", PROGRAMS), ("dtype", ["i8", "u16", "i32", "u64"]), ("shape", [(3, 100), (2, 67)]))
+@pytest.mark.some(11)
 def test_whole_numbers_wrap_around(name: str, dtype: str, shape: tuple[int, ...]) -> None:
     """The greatest of wrapped sums depends on where each of them wraps."""
     rng, kind = np.random.default_rng(2), polyml.dtypes.DTYPES[dtype].numpy
@@ -98,6 +101,7 @@ def test_whole_numbers_wrap_around(name: str, dtype: str, shape: tuple[int, ...]
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.some(11)
 def test_what_is_no_number(name: str, bad: float) -> None:
     rng, text = np.random.default_rng(3), program_of(name, "f32")
     # Rows of whole vectors, of which the first one is cut by a mask, and others.

@@ -134,6 +134,7 @@ def f(x: {0}["N M"], a: {0}["N M"]):
 
 @pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.some(8)
 def test_whole_numbers_wrap_around(dtype: str, rows: int) -> None:
     """A single row is a scan, whose factors are multiplied in all lanes; of several each has a lane."""
     rng, kind = np.random.default_rng(0), polyml.dtypes.DTYPES[dtype].numpy

@@ -35,6 +35,7 @@ def sizes() -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(("left", "dtype"), [("N K", "f32"), ("K N", "f32"), ("N K", "f64")])
+@pytest.mark.some(2)
 def test_products_of_few_rows(left: str, dtype: str) -> None:
     f = polyml.einsum(product(left, "K M", "N M", dtype), dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
     agrees(f, left, {"f32": np.dtype("f4"), "f64": np.dtype("f8")}[dtype], sizes())

@@ -54,6 +54,7 @@ def text(program: str, stride: int, padding: int) -> str:
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
 @pytest.mark.parametrize("program", [CONVOLUTION, ROWS])
+@pytest.mark.some(3)
 def test_right_for_every_size(program: str, stride: int, padding: int) -> None:
     f = polyml.einsum(text(program, stride, padding), dynamic=True, verify=True)
     assert any(op.result.name.endswith("_last") for op in f.trace(*_arguments(program, 4, 9, 9, 20, 3, 3)).ops if isinstance(op, Equation))  # fmt: skip
@@ -87,6 +88,7 @@ def _arguments(program: str, c: int, h: int, w: int, o: int, r: int, s: int) -> 
         (("C 45", "O C 7"), "y[o, p] = x[c, p - s + 6] * w[o, c, s]", ((30, 45), (40, 30, 7))),
     ],
 )  # fmt: skip
+@pytest.mark.some(8)
 def test_other_forms(
     declared: tuple[str, str], term: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], threads: int
 ) -> None:

@@ -44,6 +44,7 @@ def loops(text: str, *arrays: np.ndarray, target: Target = TARGET) -> str:
     ("dtype, reduce", [("f32", "max"), ("f64", "sum")]),
     ("threads", [1, 2]),
 )
+@pytest.mark.some(3)
 def test_pooled_products(
     slices: int, rows: int, depth: int, columns: int, dtype: str, reduce: str, threads: int
 ) -> None:

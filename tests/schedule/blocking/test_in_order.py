@@ -29,6 +29,7 @@ def in_order(function: polyml.api.Einsum, *arrays: np.ndarray) -> int:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "bf16", "f16"])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 151, 2003), (3, 64, 1024)])
+@pytest.mark.some(6)
 def test_narrow_numbers(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
     text = f'def f(x: f32["N K"], w: {dtype}["K M"], s: f32["M"]):\n    y[n, m] = x[n, k] * (f32(w[k, m]) * s[m])\n    return y\n'
     x, s = whole(rows, depth), whole(columns)

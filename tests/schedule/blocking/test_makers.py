@@ -36,6 +36,7 @@ def explained(text: str, *arrays: np.ndarray, threads: int = 1) -> str:
     ("dtype", ["float32", "float64"]),
     ("threads, batch, steps", [(1, 1, 401), (2, 5, 130)]),
 )
+@pytest.mark.some(9)
 def test_results(rows: int, columns: int, dtype: str, threads: int, batch: int, steps: int) -> None:
     text = WEIGHTED.replace("f32", "f64") if dtype == "float64" else WEIGHTED
     k, v = operands(batch, steps, rows, columns, dtype)

@@ -44,6 +44,7 @@ def blocks(function: polyml.api.Function, *arrays: np.ndarray) -> str:
     ("whole, source", [(32, PRODUCT), (96, PRODUCT), (32, ALONG), (96, ALONG)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
+@pytest.mark.some(6)
 def test_any_number_of_columns(
     left: int, rows: int, depth: int, target: Target | None, whole: int, source: str, dtype: type, name: str
 ) -> None:
@@ -62,6 +63,7 @@ def test_any_number_of_columns(
     ("y_first, threads", [("K M", 1), ("M K", 1), ("K M", 2), ("M K", 2)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
+@pytest.mark.some(11)
 def test_rows_that_are_contiguous(
     columns: int, rows: int, depth: int, target: Target | None, y_first: str, threads: int, dtype: type, name: str
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_busiest_thread_has_little_more_than_its_share(threads: int, step: i
 @pytest.mark.parametrize("form", ["nn", "nt"])
 @pytest.mark.parametrize("size", [128, 256, 512, 1024])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.some(8)
 def test_threads_meet_once(form: str, size: int, dtype: str) -> None:
     """Four blocks of 64 columns were packed, and used, by both of two threads one after the other."""
     assert shared_loops(form, size, size, size, 2, dtype) == ["j_tile"]
@@ -125,6 +126,7 @@ def test_what_is_left_beside_strips_is_shared_with_them() -> None:
     ("threads", [2, 3, 8]),
     ("rows, columns, terms", [(70, 200, 130), (33, 129, 257), (260, 100, 64)]),
 )
+@pytest.mark.some(6)
 def test_results(form: str, threads: int, rows: int, columns: int, terms: int) -> None:
     rng = np.random.default_rng(0)
     shapes = (

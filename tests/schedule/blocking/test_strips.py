@@ -34,6 +34,7 @@ def integers(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:
         (64, 256, 48 * 13, "packed in panels"),
     ],
 )
+@pytest.mark.some(7)
 def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int) -> None:
     x, y = integers(n, k), integers(k, m, seed=1)
     function = polyml.einsum(TEXT.format("f32"), target=TARGET, threads=threads, verify=True)

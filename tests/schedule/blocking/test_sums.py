@@ -94,6 +94,7 @@ def test_weights_of_a_call_have_them_too() -> None:
     ("threads", [1, 2, 5]),
     ("dtype", ["f32", "f64"]),
 )
+@pytest.mark.some(3)
 def test_results_stay(channels: int, filters: int, high: int, wide: int, dtype: str, threads: int) -> None:
     text = WINDOWS.replace("f32", dtype)
     rng = np.random.default_rng(0)

@@ -74,6 +74,7 @@ def is_used(function: Any, *given: object) -> bool:
     ("threads", [1, 2]),
     ("dtype", ["f32", "f64"]),
 )
+@pytest.mark.some(8)
 def test_factors_and_solutions(batch: int, n: int, threads: int, dtype: str) -> None:
     a = matrices(batch, n, dtype)
     c = np.random.default_rng(0).standard_normal((batch, n)).astype(a.dtype)

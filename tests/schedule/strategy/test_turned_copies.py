@@ -69,6 +69,7 @@ def test_rows_of_any_length_go_past_the_caches() -> None:
 @pytest.mark.parametrize(
     "shape", [(15, 3), (14, 333), (16, 64), (17, 65), (33, 130), (129, 81), (143, 16), (145, 95), (257, 130)]
 )
+@pytest.mark.some(41)
 def test_copies_in_blocks_of_any_type(dtype: str, shape: tuple[int, int]) -> None:
     x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, shape)
     kind = {"c64": np.complex64, "bool": np.bool_}.get(dtype) or np.dtype(
@@ -152,6 +153,7 @@ def test_rows_that_run_backwards_are_blocks_too() -> None:
     ("dynamic", [False, True]),
     ("value", ["x[j, W - 1 - i]", "2 * x[j, W - 1 - i] + x[j, i]"]),
 )
+@pytest.mark.some(5)
 def test_rotated(shape: tuple[int, int], dtype: str, dynamic: bool, value: str) -> None:
     x = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
     text = ROTATED.replace("x[j, W - 1 - i]", value).replace("f32", "i16" if dtype == "int16" else "f32")

@@ -102,6 +102,7 @@ def highest(x: Array, taps: int, before: int) -> Array:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("taps", "before"), [(4, 3), (5, 2), (3, 0)])
+@pytest.mark.some(3)
 def test_right_for_long_and_short_rows(taps: int, before: int, dynamic: bool) -> None:
     f = polyml.einsum(HIGHEST.format(taps=taps, before=before), verify=True, dynamic=dynamic)
     for length, channels in ((1, 40), (taps - 1, 16), (taps, 3), (29, 40), (64, 17)):

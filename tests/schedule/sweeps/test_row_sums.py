@@ -39,6 +39,7 @@ MATRICES |= {(name, shape) for name in ("atax", "bicg") for shape in ((203, 131)
 
 
 @pytest.mark.parametrize(("name", "shape"), sorted(MATRICES))
+@pytest.mark.some(5)
 def test_products_with_a_matrix_and_its_transpose(name: str, shape: tuple[int, int]) -> None:
     kernel = KERNELS[name]
     rows, columns = shape
@@ -178,6 +179,7 @@ def gradient(A: f64["M N"], x: f64["N"], b: f64["M"]):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(203, 131), (64, 401), (65, 401), (97, 97), (95, 97)])
+@pytest.mark.some(5)
 def test_what_is_made_of_a_rows_sum_waits_for_it(shape: tuple[int, int], threads: int) -> None:
     """Two sums down the columns, of which one could do without; whole blocks and rests of them, parts of unequal lengths."""
     rng = np.random.default_rng(2)

@@ -30,6 +30,7 @@ def tiled(dtype: str, count: int, size: int, begin: int = 0) -> str:
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("size", [7, 100])
+@pytest.mark.some(17)
 def test_every_dtype_in_blocks_that_are_no_multiple_of_a_vector(dtype: str, size: int) -> None:
     count = 3 * size + size // 2 + 1
     for behind in (False, True):

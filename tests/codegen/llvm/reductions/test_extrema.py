@@ -163,6 +163,7 @@ def choices(x: {dtype}["N K"]):
 @pairwise(
     ("dtype", ["f64", "f32", "i32", "i64", "u32", "i16"]), ("op", ["argmax", "argmin"]), ("target", [AVX512, AVX2])
 )
+@pytest.mark.some(6)
 def test_the_first_of_equals_as_in_numpy(op: str, dtype: str, target: pm.Target) -> None:
     """NaN comes before all numbers; a row of nothing but infinities has a first element, too. Rows of less than a vector, of several, side by side and alone."""
     if not target.runs_here:

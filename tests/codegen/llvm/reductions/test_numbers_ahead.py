@@ -48,6 +48,7 @@ def flags(function: Function) -> Counter[str]:
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.some(2)
 def test_products_with_nan_and_infinities(op: str, dynamic: bool) -> None:
     """Both operands are spoiled, at each end, so that a look that missed an element would show."""
     best = {"max": np.maximum, "min": np.minimum}[op]

@@ -91,6 +91,7 @@ def test_registers_of_one_name(order: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.some(5)
 def test_products(rows: int, dynamic: bool) -> None:
     program = polyml.einsum(PRODUCT, threads=1, dynamic=dynamic, target=WIDE)
     rng = np.random.default_rng(rows)

@@ -50,6 +50,7 @@ def written_out(made: Function) -> bool:
 @pytest.mark.parametrize("rows", [4, 8, 9, 11])
 @pytest.mark.parametrize("columns", [8, 16, 19, 24])
 @pytest.mark.parametrize(("taps", "sign", "step"), [((3, 3), 1, 1), ((3, 3), -1, 1), ((5, 2), 1, 2), ((2, 1), 1, 1)])
+@pytest.mark.some(23)
 def test_sums_are_the_same(rows: int, columns: int, taps: tuple[int, int], sign: int, step: int) -> None:
     """To the last bit: each sum keeps its order."""
     made = window(rows, columns, taps, sign=sign, step=step)

@@ -113,6 +113,7 @@ ENDS = {"lags": "", "changed at the end": " * 3 + l"}
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
 @pytest.mark.parametrize("name", ENDS)
+@pytest.mark.some(3)
 def test_programs(name: str, dtype: str) -> None:
     """Small integers, so that sums are exact; and a series that is every other element of a row."""
     text = 'def f(y: {0}["N"]{1}):\n    r: {0}["{2}"]\n    r[l] = sum[n, n + l < N](y[n] * y[n + l]){3}\n    return r\n'

@@ -43,6 +43,7 @@ def vector_loops(program: Function) -> list[For]:
 
 @pytest.mark.parametrize("vector_bytes", [16, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases())
+@pytest.mark.some(86)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     after, _ = vectorize(program, vector_bytes=vector_bytes)
     assert all(node.width > 1 for node in vector_loops(after))

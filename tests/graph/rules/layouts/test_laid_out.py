@@ -106,6 +106,7 @@ def test_operands_without_contiguous_rows_stay() -> None:
     ],
 )
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.some(5)
 def test_compiled_values(case: str, target: Target, dtype: str) -> None:
     left, right, out, sizes = CASES[case]
     parameters, line = text(left, right, out, dtype)

@@ -31,6 +31,7 @@ def compiled(source: str, kind: str, d: int, target: str = "") -> pm.Einsum:
 
 
 @pairwise(("kind", list(TYPES)), ("d", [2, 3, 4, 5, 6, 7, 8, 9, 16, 20]), ("target", ["", "x86-64-v3"]))
+@pytest.mark.some(10)
 def test_repeated(kind: str, d: int, target: str) -> None:
     f = compiled(REPEATED, kind, d, target)
     for n in (0, 1, 2, 33, 130):
@@ -40,6 +41,7 @@ def test_repeated(kind: str, d: int, target: str) -> None:
 
 
 @pairwise(("kind", ["u8", "f32", "f64", "c64"]), ("d", [2, 3, 5, 7, 20]), ("target", ["", "x86-64-v3"]))
+@pytest.mark.some(12)
 def test_numbers_in_turn(kind: str, d: int, target: str) -> None:
     f = compiled(SCALED, kind, d, target)
     rng = np.random.default_rng(d)

@@ -50,6 +50,7 @@ CASES = [
 
 @pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.some(6)
 def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     x, y, b = arguments(*dims[:2], sizes, dtype)
     function = polyml.einsum(program(*dims, dtype), target=SMALL, threads=threads)
@@ -124,6 +125,7 @@ def test_a_written_order_stays() -> None:
 @pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("last", ["", "r[{out}] = max(z[{out}] + bias[a], 0)\n    return r"])
+@pytest.mark.some(6)
 def test_any_size_turns_results_that_the_first_call_has_so(
     dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int, last: str
 ) -> None:

@@ -139,6 +139,7 @@ def test_elements_made_twice(old: str, new: str) -> None:
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("size", [(1, 1), (3, 31), (2, 32), (5, 77), (9, 130)])
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.some(6)
 def test_results(source: str, size: tuple[int, int], dynamic: bool) -> None:
     values = arguments(*size)
     found = polyml.einsum(source, dynamic=dynamic)(*values)

@@ -145,6 +145,7 @@ def test_backwards() -> None:
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("steps", [0, 1, 2, 9, 30])
 @pytest.mark.parametrize("size", [(3, 3), (20, 50), (70, 33)])
+@pytest.mark.some(6)
 def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
     same(source, arguments(*size), steps, dynamic=False)
 

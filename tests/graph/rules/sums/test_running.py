@@ -98,6 +98,7 @@ def test_the_same_numbers(body: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u32"])
 @pytest.mark.parametrize("name", ["sums", "behind it", "two at a time", "a summed-area table", "largest", "smallest"])
+@pytest.mark.some(6)
 def test_types_and_strides(name: str, dtype: str) -> None:
     running = program(RUNNING[name], dtype, dynamic=False)
     rng = np.random.default_rng(1)

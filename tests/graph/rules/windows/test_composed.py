@@ -90,6 +90,7 @@ def test_against_the_interpreter(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u32"])
 @pytest.mark.parametrize("name", ["rows", "largest", "with edges", "a box"])
+@pytest.mark.some(6)
 def test_types_and_strides(name: str, dtype: str) -> None:
     rows = COMPOSED[name]
     wide = 40 * np.random.default_rng(1).standard_normal((28, 70))

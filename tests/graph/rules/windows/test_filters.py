@@ -56,6 +56,7 @@ def layers() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding", "size", "filters"), list(layers()))
+@pytest.mark.some(4)
 def test_lanes_run_along_filters(kernel: int, stride: int, padding: int, size: int, filters: int) -> None:
     x, w = numbers(48, size, size), numbers(filters, 48, kernel, kernel, seed=1)
     program = text(kernel, stride, padding)
@@ -183,6 +184,7 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("size", "stride"), [(7, 1), (14, 2), (15, 2), (28, 3), (70, 2)])
+@pytest.mark.some(6)
 def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -> None:
     """Padded rows are copied with their edges, short ones some channels at a time, and those with gaps in phases; or they are read under masks."""
     program = (
@@ -242,6 +244,7 @@ def test_register_tiles_stay_in_registers(name: str) -> None:
 
 @pytest.mark.parametrize("size", [7, 13, 29])
 @pytest.mark.parametrize(("channels", "filters", "kernel", "stride"), [(33, 50, 1, 1), (17, 50, 1, 3), (1, 41, 5, 1)])
+@pytest.mark.some(5)
 def test_indices_of_a_single_value_cost_nothing(
     size: int, channels: int, filters: int, kernel: int, stride: int
 ) -> None:

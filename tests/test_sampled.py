@@ -1,0 +1,33 @@
+"""Some cases of tests that take long: each value occurs, and the rest is there for `-m slow`."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.sampled import some_of
+
+CASES = [{"size": str(a), "dtype": str(b), "threads": str(c)} for a, b, c in product(range(5), "uvw", (1, 2))]
+
+
+@pytest.mark.parametrize("least", [1, 5, 9, 30, 50])
+def test_each_value_occurs(least: int) -> None:
+    kept = some_of(CASES, least)
+    assert len(kept) == min(max(least, 5), len(CASES))
+    for name in CASES[0]:
+        assert {CASES[k][name] for k in kept} == {case[name] for case in CASES}
+
+
+def test_the_same_ones_in_every_process() -> None:
+    """Workers must collect the same tests."""
+    assert some_of(CASES[:6], 3) == {0, 3, 4}
+
+
+@pytest.mark.some(2)
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", range(3))
+def test_what_is_left_is_slow(request: pytest.FixtureRequest, a: int, b: int) -> None:
+    cases = [case for case in request.session.items if case.nodeid.startswith(request.node.nodeid.partition("[")[0])]
+    if len(cases) == 9:  # not where one was asked for by its name
+        assert sum("slow" not in case.keywords for case in cases) == 3
