@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -25,6 +26,17 @@ outline.LIGHT = 0  # threads share what little the tests' loops have to do, too;
 settings.register_profile("ci", derandomize=True, database=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+gc.disable()  # what collection makes stays until the end
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not again and again among 14,000 of them and all modules (3 % of a run's time, and a quarter of the collection's)."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5000, 10, 10)
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
