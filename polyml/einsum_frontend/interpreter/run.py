@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
+from polyml.einsum_frontend.interpreter import at_once
 from polyml.einsum_frontend.interpreter.affine import affine_value, condition_value
 from polyml.einsum_frontend.interpreter.ranges import infer_ranges
 from polyml.einsum_frontend.interpreter.ready import (
@@ -178,6 +179,8 @@ class Run:
             statement.source.span,
         )
         evaluator = self.evaluator(statement.types, ranges)
+        if self.assign_at_once(statement, evaluator, ranges):
+            return
         target = Subscript(name, statement.left, statement.source.target_span)
         found = []
         for point in itertools.product(*(ranges[i] for i in statement.indices)):
@@ -195,6 +198,35 @@ class Run:
         if statement.creates:
             self.create(statement, ranges, [position for position, _ in found])
         self.store(statement, found)
+
+    def assign_at_once(self, statement: ReadyAssign, evaluator: Evaluator, ranges: Mapping[str, range]) -> bool:
+        """Whether that was possible; else nothing is done."""
+        count = math.prod(len(ranges[i]) for i in statement.indices)
+        if type(evaluator) is not Evaluator or statement.guards or count < at_once.FEW:
+            return False
+        name = statement.source.target
+        shape = None if statement.creates else self.cells[name].values.shape
+        env = {**self.env, **at_once.grid(statement.indices, ranges)}
+        try:
+            places = np.broadcast_arrays(*at_once.positions(statement.left, env, shape))
+            if not places or len(set(zip(*(p.ravel().tolist() for p in places), strict=True))) != count:
+                return False  # some element twice
+            value = at_once.values(evaluator, statement.value, env)
+        except at_once.Leave:
+            return False
+        if statement.creates:
+            self.create(statement, ranges, [])
+        cell = self.cells[name]
+        source, position = statement.types[id(statement.value)], tuple(places)
+        if statement.source.op == "=":
+            cell.values[position] = convert(value, source, cell.type.dtype, self.wide)
+        elif cell.written is not None and not cell.written[position].all():
+            return False
+        else:
+            cell.values[position] = self.updated(statement, cell.values[position], value, source, cell.type)
+        if cell.written is not None:
+            cell.written[position] = True
+        return True
 
     def create(self, statement: ReadyAssign, ranges: Mapping[str, range], positions: Sequence[tuple[int, ...]]) -> None:
         """A new tensor: its shape is that of the ranges, or under an `if` the box of its instances."""
@@ -233,9 +265,7 @@ class Run:
             if cell.written is not None:
                 cell.written[position] = True
 
-    def updated(
-        self, statement: ReadyAssign, old: np.generic, value: np.generic, source: Type, target: Type
-    ) -> np.generic:
+    def updated(self, statement: ReadyAssign, old: Any, value: Any, source: Type, target: Type) -> Any:
         """`old op value` in their common dtype, as the target's."""
         op = UPDATES[statement.source.op]
         common = promote_types(target, source).dtype

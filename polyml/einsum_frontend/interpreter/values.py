@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import assert_never
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -57,13 +57,15 @@ def storage(dtype: DType, wide: bool) -> np.dtype[np.generic]:
     return np.dtype(np.float64 if narrow else np.longdouble)
 
 
-def convert(value: object, source: Type, target: DType, wide: bool, *, rounded: bool = False) -> np.generic:
-    """`value` as `target`, half precision as f32; a weak number is rounded to the true dtype first, so that `x == 0.1` means the same in both modes.
+def convert(value: object, source: Type, target: DType, wide: bool, *, rounded: bool = False) -> Any:
+    """`value`, a number or an array of some, as `target`, half precision as f32; a weak number is rounded to the true dtype first, so that `x == 0.1` means the same in both modes.
 
     rounded: weak numbers are rounded to half precision, too.
     """
     kept = storage(f32 if target.is_half and not wide else target, wide)
-    element = value if isinstance(value, np.generic) else _scalar(value)
+    element = (
+        value if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim) else _scalar(value)
+    )
     if source.weak:
         whole = target if rounded or not target.is_half else f32
         element = element.astype(whole.numpy)
@@ -133,19 +135,12 @@ class Evaluator:
                 assert_never(expr)
 
     def _cast(self, value: object, source: Type, target: DType) -> np.generic:
-        return convert(value, source, target, self.wide)
+        found: np.generic = convert(value, source, target, self.wide)
+        return found
 
     def _apply(self, op: str, expr: Expression, args: tuple[Expression, ...], env: Mapping[str, int]) -> np.generic:
         """`op` in the common dtype of its arguments, result in the node's dtype."""
-        result = self.types[id(expr)]
-        common = promote_types(*(self.types[id(e)] for e in args)).dtype
-        rule = "same" if op == "conj" else OPS[op].rule
-        if rule == "pair":
-            common = result.dtype.part
-        if rule in ("float", "true_divide") or common == boolean:
-            common = result.dtype if rule != "comparison" else common
-        if op == "pow" and result.dtype.is_float:
-            common = result.dtype  # a number to a negative power
+        result, common = self.types[id(expr)], self.common(op, expr, args)
         values = [self._cast(self.value(e, env), self.types[id(e)], common) for e in args]
         try:
             are_complex = [self.types[id(e)].dtype.is_complex for e in args]
@@ -156,6 +151,19 @@ class Evaluator:
         except ValueError as error:  # NumPy: integers to negative integer powers
             raise DTypeError(str(error), span=expr.span, hint="cast to a float first") from error
         return self._cast(found, Type(common), result.dtype)
+
+    def common(self, op: str, expr: Expression, args: Sequence[Expression]) -> DType:
+        """What the arguments of `op` are converted to."""
+        result = self.types[id(expr)]
+        common = promote_types(*(self.types[id(e)] for e in args)).dtype
+        rule = "same" if op == "conj" else OPS[op].rule
+        if rule == "pair":
+            common = result.dtype.part
+        if rule in ("float", "true_divide") or common == boolean:
+            common = result.dtype if rule != "comparison" else common
+        if op == "pow" and result.dtype.is_float:
+            common = result.dtype  # a number to a negative power
+        return common
 
     def _compare(self, expr: Compare, env: Mapping[str, int]) -> np.generic:
         values = [self.value(e, env) for e in expr.operands]
