@@ -1,6 +1,6 @@
-"""Schedule -> Loops: isl scans the schedule tree, and its AST is read back as a Function.
+"""Schedule -> Loops: the schedule tree is scanned, and the code is read as a Function.
 
-Per statement instance isl hands out the inverse schedule, which gives the statement's indices (and the storage offsets of its local arrays) in the
+Per statement instance a scan hands out the inverse schedule, which gives the statement's indices (and the storage offsets of its local arrays) in the
 iterators; bodies and targets follow by substitution. The pattern is PPCG's `at_each_domain` (Verdoolaege et al., "Polyhedral parallel code
 generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Schedule Tree)").
 """
@@ -15,21 +15,7 @@ import islpy as isl
 
 from polyml.codegen.allocations import allocate, settle_allocations
 from polyml.codegen.counts import condition_of_values, value_of_values, values_before
-from polyml.codegen.instances import Instance, Variant, scan_schedule
-from polyml.codegen.isl_ast import (
-    BAND_END,
-    FOR,
-    IF,
-    AstKind,
-    children,
-    has_own_loop,
-    instance_number,
-    instances_in,
-    kind_of,
-    loop_head,
-    loops_in,
-)
-from polyml.codegen.isl_expr import condition_from_ast
+from polyml.codegen.instances import scan_schedule
 from polyml.codegen.loops import (
     Assign,
     Axis,
@@ -44,6 +30,19 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
+from polyml.codegen.scanned import (
+    BAND_END,
+    Choice,
+    Code,
+    Instance,
+    Loop,
+    Marked,
+    Together,
+    Variant,
+    has_own_loop,
+    instances_in,
+    loops_in,
+)  # fmt: skip
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
 from polyml.new_names import fresh
@@ -68,9 +67,8 @@ def generate(schedule: Schedule, *, name: str) -> Function:
         CodegenError: isl's code has an index expression that is not quasi-affine.
     """
     scop = schedule.scop
-    root, instances = scan_schedule(schedule)
-    builder = _Builder(schedule, instances)
-    body = builder.nodes(root, _Scope({}, frozenset({*scop.arrays, *scop.sizes})))
+    builder = _Builder(schedule)
+    body = builder.nodes(scan_schedule(schedule), _Scope({}, frozenset({*scop.arrays, *scop.sizes})))
     for array in reversed(scop.arrays.values()):
         storage = schedule.storage.get(array.name)
         if array.kind == "local" and (storage is None or not storage.place):
@@ -147,73 +145,72 @@ class _Scope:
 
 
 class _Builder:
-    """Walks the AST and builds the nodes."""
+    """Walks the code and builds the nodes."""
 
-    def __init__(self, schedule: Schedule, instances: list[Instance]) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.instances = instances
 
-    def nodes(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
-        kind = kind_of(node)
-        if kind == AstKind.user:
-            return self.instance(self.instances[instance_number(node)], scope)
-        if kind == AstKind.block:
-            return _joined(tuple(made for child in children(node) for made in self.nodes(child, scope)))
-        if kind == FOR:
-            return self.loop(node, scope)
-        if kind == IF:
-            return self.guarded(node, scope)
-        assert kind == AstKind.mark, "internal: an AST node of unknown type"
-        return self.marked(node, scope)
+    def nodes(self, code: Code, scope: _Scope) -> tuple[Node, ...]:
+        match code:
+            case Instance():
+                return self.instance(code, scope)
+            case Together():
+                return _joined(tuple(made for part in code.parts for made in self.nodes(part, scope)))
+            case Loop():
+                return self.loop(code, scope)
+            case Choice():
+                return self.guarded(code, scope)
+            case Marked():
+                return self.marked(code, scope)
 
-    def guarded(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
+    def guarded(self, code: Choice, scope: _Scope) -> tuple[Node, ...]:
         """An If; isl says a condition again below a mark, which is left out."""
-        condition = scope.condition(condition_from_ast(node.if_get_cond()))
-        then = self.nodes(node.if_get_then_node(), replace(scope, known=scope.known | {condition}))
+        condition = scope.condition(code.condition)
+        then = self.nodes(code.then, replace(scope, known=scope.known | {condition}))
         if condition in scope.known:
             return then
-        otherwise = self.nodes(node.if_get_else_node(), scope) if node.if_has_else_node() else ()
+        otherwise = () if code.otherwise is None else self.nodes(code.otherwise, scope)
         return (If(condition=condition, then=then, otherwise=otherwise),)
 
-    def marked(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
-        text, child = str(node.mark_get_id().get_name()), node.mark_get_node()
+    def marked(self, code: Marked, scope: _Scope) -> tuple[Node, ...]:
+        text = code.text
         if text == BAND_END:
-            return self.nodes(child, replace(scope, request=None))
+            return self.nodes(code.body, replace(scope, request=None))
         if text.startswith(_ALLOCATE):
             array = self.schedule.scop.arrays[text.split(":")[1]]
-            return (allocate(self.schedule, array, self.nodes(child, scope)),)
+            return (allocate(self.schedule, array, self.nodes(code.body, scope)),)
         if text.startswith(_PART):
-            return self.nodes(child, replace(scope, part=text.removeprefix(_PART)))
+            return self.nodes(code.body, replace(scope, part=text.removeprefix(_PART)))
         request = _request(text)
         if request is None:
-            return self.nodes(child, scope)
-        if request.kind not in ("block", "thread") or has_own_loop(child):
-            return self.nodes(child, replace(scope, request=request))
+            return self.nodes(code.body, scope)
+        if request.kind not in ("block", "thread") or has_own_loop(code.body):
+            return self.nodes(code.body, replace(scope, request=request))
         # isl leaves out a loop whose value it knows; all that is below belongs to one owner, whichever.
         variable = fresh(f"{request.kind}_{request.axis}{scope.part}", set(scope.taken))
-        body = self.nodes(child, replace(scope, taken=scope.taken | {variable}))
+        body = self.nodes(code.body, replace(scope, taken=scope.taken | {variable}))
         return (_owned_once(variable, request, body),)
 
-    def loop(self, node: isl.AstNode, scope: _Scope) -> tuple[Node, ...]:
-        head, body = loop_head(node), node.for_get_body()
-        count = self.instances[next(instances_in(body))].counts.get(head.iterator, 1)
-        lower = scope.value(_times(head.lower, count))
-        upper = lower + 1 if head.degenerate else scope.value(values_before(head.upper, count))
-        counts = {**scope.counts, head.iterator: count} if count > 1 else scope.counts
+    def loop(self, code: Loop, scope: _Scope) -> tuple[Node, ...]:
+        iterator, body = code.iterator, code.body
+        count = next(instances_in(body)).counts.get(iterator, 1)
+        lower = scope.value(_times(code.lower, count))
+        upper = lower + 1 if code.degenerate else scope.value(values_before(code.upper, count))
+        counts = {**scope.counts, iterator: count} if count > 1 else scope.counts
         request = scope.request or _Request()
         kind, factor = request.kind, request.factor
         if (kind in ("parallel", "pipelined") and scope.in_parallel) or (kind == "stage" and not scope.in_pipeline):
             kind = "sequential"
         # Such a loop says who runs its iteration, or when, even if it is the only one.
         mapped = kind in ("block", "thread", "stage")
-        if head.degenerate and not mapped:
-            return self.nodes(body, replace(scope, iterators={**scope.iterators, head.iterator: lower}, counts=counts))
-        step = factor if head.degenerate and kind == "block" else head.step * count
+        if code.degenerate and not mapped:
+            return self.nodes(body, replace(scope, iterators={**scope.iterators, iterator: lower}, counts=counts))
+        step = factor if code.degenerate and kind == "block" else code.step * count
         if request.digit and not upper.is_constant:
             upper = minimum([upper, affine(factor)])
-        variable = fresh(self.readable(head.iterator, body), set(scope.taken))
+        variable = fresh(self.readable(iterator, body), set(scope.taken))
         inner = _Scope(
-            {**scope.iterators, head.iterator: affine(variable)},
+            {**scope.iterators, iterator: affine(variable)},
             scope.taken | {variable},
             None,
             scope.in_parallel or kind in ("parallel", "pipelined"),
@@ -230,10 +227,10 @@ class _Builder:
             ),
         )  # fmt: skip
 
-    def readable(self, iterator: str, body: isl.AstNode) -> str:
+    def readable(self, iterator: str, body: Code) -> str:
         """A loop's name: the index that it runs over, with `_tile` when a deeper loop runs over the rest of it."""
         weak: str | None = None
-        for instance in (self.instances[number] for number in instances_in(body)):
+        for instance in instances_in(body):
             for index, value in instance.variants[0].indices.items():
                 used = [v for v in value.variables() if v.startswith("c") and v[1:].isdecimal()]
                 if iterator not in used:
@@ -243,12 +240,11 @@ class _Builder:
                 weak = weak or f"{index}_tile"
         return weak or self.tiled(iterator, body) or "t"
 
-    def tiled(self, iterator: str, body: isl.AstNode) -> str | None:
+    def tiled(self, iterator: str, body: Code) -> str | None:
         """The name of a loop that only bounds of inner loops use: after the first of those."""
         for loop in loops_in(body):
-            head = loop_head(loop)
-            if iterator in head.lower.variables() | head.upper.variables():
-                return self.readable(head.iterator, loop.for_get_body()).removesuffix("_tile") + "_tile"
+            if iterator in loop.lower.variables() | loop.upper.variables():
+                return self.readable(loop.iterator, loop.body).removesuffix("_tile") + "_tile"
         return None
 
     def instance(self, instance: Instance, scope: _Scope) -> tuple[Node, ...]:

@@ -1,4 +1,4 @@
-"""isl's AST of a schedule tree with the statement instances that it executes: what the indices of each are, in isl's iterators."""
+"""The code of a schedule tree: by isl's AST generator, with the indices of each statement instance that the AST executes; or without it where boxes will do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import field
 
 import islpy as isl
 
-from polyml.codegen.isl_ast import BAND_END, annotate
+from polyml.codegen.boxes import scan_boxes
+from polyml.codegen.isl_ast import annotate, read_ast
 from polyml.codegen.isl_expr import affine_cases
 from polyml.codegen.quotients import Quotients, without_divisions
+from polyml.codegen.scanned import BAND_END, Code, Instance, Variant
 from polyml.dtypes import boolean
 from polyml.errors import CodegenError
 from polyml.expressions import Apply, Expr, reads_of
@@ -19,35 +21,20 @@ from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.callbacks import signals_wait
 
-__all__ = ["Instance", "Variant", "scan_schedule"]
+__all__ = ["scan_by_isl", "scan_schedule"]
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """The statement's indices, and the offsets of its local arrays, where `condition` holds (None: always)."""
-
-    condition: Expr | None
-    indices: dict[str, Affine]
-    offsets: dict[str, tuple[Affine, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A statement where the AST executes it. One variant, or several whose conditions exclude each other (a schedule by cases).
-    counts: of isl's iterators around it that count steps, what a step stands for."""
-
-    statement: Statement
-    variants: tuple[Variant, ...]
-    counts: Mapping[str, int]
-
-
-def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
-    """The AST, whose domain nodes are annotated with positions in the list, and where the loop of a marked band stands
-    between its mark and a mark `BAND_END`. Its iterators may count tiles (`Instance.counts`).
+def scan_schedule(schedule: Schedule) -> Code:
+    """The code that executes the schedule, where the loop of a marked band stands between its mark and a mark `BAND_END`. Its iterators may count tiles (`Instance.counts`).
 
     Raises:
         CodegenError: isl cannot generate code, or an index is not quasi-affine.
     """
+    return scan_boxes(schedule) or scan_by_isl(schedule)
+
+
+def scan_by_isl(schedule: Schedule) -> Code:
+    """`scan_schedule` by isl's AST generator, for any tree."""
     quotients = without_divisions(schedule.tree)
     scan = _Scan(schedule, quotients)
     build = isl.AstBuild.from_context(schedule.scop.context)
@@ -61,7 +48,7 @@ def scan_schedule(schedule: Schedule) -> tuple[isl.AstNode, list[Instance]]:
     if scan.fault is not None:
         raise scan.fault
     counts = {} if quotients is None else quotients.by_iterator()
-    return root, [_instance(found, counts.get(found.statement.name, {})) for found in scan.found]
+    return read_ast(root, [_instance(found, counts.get(found.statement.name, {})) for found in scan.found])
 
 
 @dataclass(frozen=True, slots=True)

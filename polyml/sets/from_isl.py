@@ -27,20 +27,24 @@ def affine_of(function: isl.Aff, names: Sequence[str]) -> Affine:
     """
     denominator = function.get_denominator_val()
     scaled = denominator.to_python()
-    total = affine((function.get_constant_val() * denominator).to_python())
+
+    def number(value: isl.Val) -> int:
+        return int((value if scaled == 1 else value * denominator).to_python())
+
+    total = affine(number(function.get_constant_val()))
     for position, name in enumerate(names):
-        factor = (function.get_coefficient_val(isl.dim_type.in_, position) * denominator).to_python()
-        total = total + affine(name) * factor if factor else total
+        factor = function.get_coefficient_val(isl.dim_type.in_, position)
+        total = total if factor.is_zero() else total + affine(name) * number(factor)
     for position in range(function.dim(isl.dim_type.param)):
-        factor = (function.get_coefficient_val(isl.dim_type.param, position) * denominator).to_python()
-        if factor:
+        factor = function.get_coefficient_val(isl.dim_type.param, position)
+        if not factor.is_zero():
             parameter = function.get_dim_name(isl.dim_type.param, position)
             assert parameter is not None, "internal: a parameter without a name"
-            total = total + affine(parameter) * factor
+            total = total + affine(parameter) * number(factor)
     for position in range(function.dim(isl.dim_type.div)):
-        factor = (function.get_coefficient_val(isl.dim_type.div, position) * denominator).to_python()
-        if factor:
-            total = total + affine_of(function.get_div(position), names) * factor
+        factor = function.get_coefficient_val(isl.dim_type.div, position)
+        if not factor.is_zero():
+            total = total + affine_of(function.get_div(position), names) * number(factor)
     return total // scaled
 
 
