@@ -5,6 +5,7 @@ A register tile whose lanes run across the rows of its result stores one element
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from polyml.codegen.llvm.expression import evaluate
@@ -48,9 +49,17 @@ def run_of_columns(state: State, nodes: Sequence[Node]) -> Columns | None:
             between.append(node)
         else:
             break
-    if not any(len(columns) > 1 for columns in _side_by_side(stores)):
+    if not any(len(columns) > 1 for columns in _side_by_side(stores)) or _parts_of_rows(state, stores):
         return None
     return Columns(tuple(between[:ended]), tuple(stores))
+
+
+def _parts_of_rows(state: State, stores: Sequence[Assign]) -> bool:
+    """Whether some of them are elements of rows that are stored as a whole once the others are there, too (`Phase`), and these are not among them."""
+    places = ((node.target.variable, node.target.subscripts) for node in stores)
+    phases = [phase for place in places if (phase := state.written.get(place)) is not None]
+    here = Counter(phase.first for phase in phases)
+    return any(here[phase.first] < phase.gap for phase in phases)
 
 
 def store_columns(state: State, run: Sequence[Assign]) -> None:

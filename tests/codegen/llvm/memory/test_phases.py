@@ -10,6 +10,8 @@ from polyml.codegen.llvm.memory.phases import Rows, phases_of, written_phases
 from polyml.codegen.loops import Assign, For, Node
 from polyml.expressions import Expr, Subscript
 from polyml.sets.affine import Affine, affine
+from polyml.target import Target
+from polyml.testing import verify
 from polyml.testing.compare import assert_close
 from tests.codegen.programs import at, call, number, put
 
@@ -140,3 +142,25 @@ def test_whole_vectors() -> None:
     text = polyml.einsum(TURNED.replace("T[", "f32["), threads=1).lower(x, x).text("llvm")
     assert "masked.scatter" not in text
     assert "masked.gather" not in text
+
+
+@pytest.mark.parametrize("target", ["host", "x86-64-v3"])
+@pytest.mark.parametrize("keys", [2, 3, 4, 5, 6])
+def test_rows_that_another_store_stands_between(target: str, keys: int) -> None:
+    """Weights of a few keys, whose last column is written behind their sum: the first ones are not stored as columns by themselves."""
+    if not Target(target).runs_here:
+        pytest.skip("no AVX2")
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape, np.float32) for shape in ((11, 3), (keys, 3), (keys, 3)))
+    assert verify(ATTENTION, q, k, v, target=Target(target), threads=1)
+
+
+ATTENTION = """
+def attention(q: f32["Q D"], k: f32["K D"], v: f32["K D"]):
+    s[i, j] = q[i, d] * k[j, d]
+    m[i] = max[j](s[i, j])
+    e[i, j] = exp(s[i, j] - m[i])
+    z[i] = e[i, j]
+    y[i, d] = sum[j](e[i, j] * v[j, d]) / z[i]
+    return y
+"""
