@@ -80,11 +80,14 @@ def members(band: isl.ScheduleNode, scop: Scop) -> tuple[Member, ...]:
 
 
 def _row_affines(row: isl.UnionPwAff, scop: Scop) -> dict[str, Affine | None]:
+    """Of the scop's statements: a band may also have a function for one that another has taken the place of, of which no instance is left."""
     found: dict[str, Affine | None] = {}
     pieces = row.get_pw_aff_list()
     for position in range(pieces.n_pw_aff()):
         piecewise = pieces.get_at(position)
         name = piecewise.get_space().get_tuple_name(isl.dim_type.in_)
+        if name not in scop.statements:
+            continue
         parts = pieces_of(piecewise)
         found[name] = affine_of(parts[0][1], scop.statements[name].indices) if len(parts) == 1 else None
     return dict(sorted(found.items()))

@@ -16,6 +16,7 @@ from polyml.codegen.ranges import outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.sets.affine import affine, minimum
 from polyml.target import Target
+from polyml.testing import verify
 
 SMALL_CACHES = Target("host", l1_bytes=2 << 10, l2_bytes=8 << 10)
 """This machine, with caches that small tests outgrow."""
@@ -142,3 +143,28 @@ def test_least_sizes_and_leads_bound_indices() -> None:
     assert ranges.lowest(first) == 1
     assert ranges.highest(affine(lead.name)) == lead.bytes // 4 - 1
     assert ranges.highest(affine("K")) is None
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_a_causal_mask(dtype: str) -> None:
+    """Weights of half precision that are widened ahead of their product, which a copy in rows takes the place of."""
+    f = polyml.einsum(CAUSAL.replace("f32", dtype), dynamic=True, threads=1)
+    rng = np.random.default_rng(0)
+    for queries, keys, width in ((10, 26, 3), (26, 10, 17), (40, 40, 8)):
+        q, k, v = (
+            rng.standard_normal(s).astype({"f16": np.float16, "f32": np.float32}[dtype])
+            for s in ((queries, width), (keys, width), (keys, width))
+        )
+        assert verify(CAUSAL.replace("f32", dtype), q, k, v, computed_by=f)
+
+
+CAUSAL = """
+def attention(q: f32["Q D"], k: f32["K D"], v: f32["K D"]):
+    s[i, j] = q[i, d] * k[j, d]
+    t[i, j] = where(j <= i, s[i, j], -inf)
+    m[i] = max[j](t[i, j])
+    e[i, j] = exp(t[i, j] - m[i])
+    z[i] = e[i, j]
+    y[i, d] = sum[j](e[i, j] * v[j, d]) / z[i]
+    return y
+"""
