@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from polyml.codegen.llvm.half import narrowed, to_odd_single, widened
 from polyml.codegen.llvm.ir import Builder, Value, constant, type_of
+from polyml.codegen.llvm.whole_quotients import divides_by_floats, floor_quotient, remainder
 from polyml.dtypes import DType, f32, f64
 
 __all__ = ["ARITHMETIC", "Row", "cast", "maximum", "minimum", "multiply_add"]
@@ -141,6 +142,8 @@ def _floordiv(b: Builder, args: tuple[Value, ...], dtype: DType) -> Value:
     x, y = args
     if dtype.is_float:
         return _float_floordiv(b, x, y)
+    if divides_by_floats(y, dtype):
+        return floor_quotient(b, x, y, dtype)
     divisor, zero = _safe_divisor(b, x, y, dtype)
     if dtype.kind == "i":
         quotient = b.binary("sdiv", x, divisor)
@@ -155,6 +158,8 @@ def _mod(b: Builder, args: tuple[Value, ...], dtype: DType) -> Value:
     x, y = args
     if dtype.is_float:
         return _float_mod(b, x, y)[0]
+    if divides_by_floats(y, dtype):
+        return remainder(b, x, y, dtype)
     divisor, zero = _safe_divisor(b, x, y, dtype)
     if dtype.kind == "i":
         rest = b.binary("srem", x, divisor)
