@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from polyml.codegen.llvm.half import narrowed, to_odd_single, widened
 from polyml.codegen.llvm.ir import Builder, Value, constant, type_of
+from polyml.codegen.llvm.math.kit import call
+from polyml.codegen.llvm.math.remainder import fmod
 from polyml.codegen.llvm.whole_quotients import divides_by_floats, floor_quotient, remainder
 from polyml.dtypes import DType, f32, f64
 
@@ -172,7 +174,7 @@ def _mod(b: Builder, args: tuple[Value, ...], dtype: DType) -> Value:
 def _float_mod(b: Builder, x: Value, y: Value) -> tuple[Value, Value, Value]:
     """NumPy's remainder; also fmod, and whether it was moved by one divisor."""
     zero = constant(x.type, 0.0)
-    rest = b.binary("frem", x, y)
+    rest = call(b.module, b, fmod, (x, y))
     nonzero = b.compare("une", rest, zero)
     signs_differ = b.binary("xor", b.compare("olt", y, zero), b.compare("olt", rest, zero))
     moved = b.binary("and", nonzero, signs_differ)
