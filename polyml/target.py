@@ -91,6 +91,11 @@ class Target:
         return self.architecture == "x86_64" and self.vector_bytes >= 64
 
     @property
+    def broadcasts_apart(self) -> bool:
+        """Whether a number from memory in all lanes takes an instruction of its own (AVX and AVX2), where few registers keep it: a vector from memory is an operand."""
+        return self.architecture == "x86_64" and self.vector_bytes == 32
+
+    @property
     def is_cuda(self) -> bool:
         """Whether it is a GPU, whose code is CUDA C."""
         return self.architecture == "nvptx64"

@@ -173,7 +173,7 @@ class Instructions:
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). valign: and written as text, which a processor of another kind cannot read. adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
-    numbers of 8 bits (Target.multiplies_i8).
+    numbers of 8 bits (Target.multiplies_i8). operand_bits: of a vector register whose constants are better operands in memory (polyml.codegen.llvm.math.operands); 0: they are not.
     """
 
     scalef: bool = False
@@ -184,6 +184,7 @@ class Instructions:
     dot_bf16: bool = False
     dot_i16: bool = False
     dot_i8: bool = False
+    operand_bits: int = 0
 
     @staticmethod
     def of(target: Target) -> Instructions:
@@ -196,6 +197,7 @@ class Instructions:
             dot_bf16=target.multiplies_bf16,
             dot_i16=target.multiplies_i16 != "",
             dot_i8=target.multiplies_i8,
+            operand_bits=8 * target.vector_bytes if target.broadcasts_apart else 0,
         )
 
 

@@ -36,12 +36,9 @@ def math_kernel(op: str, dtype: DType, lanes: int, machine: str = "host", repeat
         sizes=("N",),
         body=(loop("r", 0, repeat, over_all),),
     )
-    loaded = load_object(
-        compile_object(
-            emit_module([function], Instructions(scalef=Target(machine).scalef)), machine_of(Target(machine))
-        ),
-        ("kernel",),
-    )
+    target = Target(machine)
+    text = emit_module([function], Instructions.of(target))
+    loaded = load_object(compile_object(text, machine_of(target)), ("kernel",))
     pointers = [ctypes.c_void_p] * (1 + arguments)
     kernel = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64)(loaded.addresses["kernel"])
 

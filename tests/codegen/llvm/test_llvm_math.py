@@ -222,3 +222,24 @@ def test_polynomials_of_many_coefficients_have_few_steps_in_turn(count: int, ste
     depth, value = found[result.value.text]
     assert depth == steps
     assert value == pytest.approx(sum(0.75**k / (k + 1) for k in range(count)), rel=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [(f32, 8), (f32, 16), (f64, 4), (f64, 8)])
+def test_constants_that_no_register_holds_are_operands_in_memory(dtype: DType, lanes: int) -> None:
+    function = Function(
+        name="kernel",
+        arguments=(variable("y", dtype, "N"), variable("a", dtype, "N")),
+        written=frozenset("y"),
+        sizes=("N",),
+        body=(vector("i", "N", lanes, store("y", "i", Apply("gelu", (read("a", dtype, "i"),), dtype))),),
+    )
+    target = Target("x86-64-v3")
+    text = emit_module([function], Instructions.of(target))
+    (rounds, *_) = re.findall(
+        r"^\.LBB0_(\d+):\n(.*?j\w+\t\.LBB0_\1\n)", assembly(text, machine_of(target)), re.M | re.S
+    )
+    assert rounds[1].count("vbroadcast") <= 1
+    assert len(re.findall(r"vfmadd\w+\t[^%\n]*\(%r", rounds[1])) >= 4
+    wide = emit_module([function], Instructions.of(Target("x86-64-v4")))
+    assert "@polyml.number" in text
+    assert "@polyml.number" not in wide

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from polyml.codegen.llvm.ir import ENTRY, Builder, Module, Type, Value, constant, type_of
+from polyml.codegen.llvm.math.operands import operand
 
 __all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "rarely", "where"]
 
@@ -29,8 +30,14 @@ class Number:
         """The operand as a number of this type."""
         return other if isinstance(other, Number) else Number(self.builder, constant(self.type, other))
 
+    def operand(self, other: Number | float) -> Number:
+        """The same, as an operand of floats that are added or multiplied."""
+        if isinstance(other, Number) or not self.type.is_float:
+            return self.like(other)
+        return Number(self.builder, operand(self.builder, self.type, other))
+
     def _binary(self, op: str, other: Number | float) -> Number:
-        return Number(self.builder, self.builder.binary(op, self.value, self.like(other).value))
+        return Number(self.builder, self.builder.binary(op, self.value, self.operand(other).value))
 
     def _compare(self, predicate: str, other: Number | float) -> Number:
         return Number(self.builder, self.builder.compare(predicate, self.value, self.like(other).value))
@@ -45,7 +52,7 @@ class Number:
         return self._binary(self._named("sub"), other)
 
     def __rsub__(self, other: float) -> Number:
-        return self.like(other) - self
+        return self.operand(other) - self
 
     def __mul__(self, other: Number | float) -> Number:
         return self._binary(self._named("mul"), other)
@@ -142,7 +149,7 @@ def where(condition: Number, a: Number | float, b: Number | float) -> Number:
 
 def fma(a: Number, b: Number | float, c: Number | float) -> Number:
     """`a * b + c`, rounded once."""
-    return Number(a.builder, a.builder.intrinsic("fma", a.value, a.like(b).value, a.like(c).value))
+    return Number(a.builder, a.builder.intrinsic("fma", a.value, a.operand(b).value, a.operand(c).value))
 
 
 def horner(coefficients: Sequence[float], x: Number) -> Number:
