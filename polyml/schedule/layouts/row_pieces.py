@@ -94,7 +94,7 @@ def cut_rows(scop: Scop, dependences: Dependences, target: Target) -> Pieces | N
     if rows is None or not _are_independent(scop, dependences):
         return None
     cut = _cut(scop, rows)
-    if cut is None or not _stay_in_cache(cut, target):
+    if cut is None or not _stay_in_cache(cut, rows, target):
         return None
     inside = _inside(scop, rows, cut)
     layouts = [_layout(piece, rows) for piece in cut.values()]
@@ -200,8 +200,13 @@ def _apart(places: int, vector_bytes: int) -> int:
     return places + (half - places) % (2 * half) if vector_bytes <= PAGE // 2 else places
 
 
-def _stay_in_cache(cut: Mapping[str, _Piece], target: Target) -> bool:
-    return sum(p.array.dtype.itemsize * prod(extents_of(p.local) or ()) for p in cut.values()) <= target.l1_bytes
+def _stay_in_cache(cut: Mapping[str, _Piece], rows: _Rows, target: Target) -> bool:
+    """Whether L1 holds all pieces with what lies beside them; places that only keep arrays apart are never touched."""
+    touched = 0
+    for piece in cut.values():
+        *around, _, lanes = extents_of(piece.local) or (0, 0)
+        touched += prod(around) * (piece.before + rows.length + piece.behind) * lanes * piece.array.dtype.itemsize
+    return touched <= target.l1_bytes
 
 
 def _inside(scop: Scop, rows: _Rows, cut: Mapping[str, _Piece]) -> Scop:

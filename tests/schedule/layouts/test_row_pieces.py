@@ -83,6 +83,7 @@ def test_which_loops() -> None:
     assert "if (T >= 32)" in text
     assert "_pieces" not in loops(JACOBI, 9, *data((65,), (65,))), "pieces are short"
     assert "_pieces" not in loops(JACOBI, 9, *data((2600,), (2600,))), "they do not stay in L1"
+    assert "_pieces" in loops(JACOBI, 9, *data((1950,), (1950,))), "what keeps two arrays apart is not touched"
     assert "_pieces" not in loops(JACOBI, 9, *row, vectorize=False)
     assert "_pieces" not in loops(JACOBI.replace("a[i] = 0.3", "if 2 <= i: a[i] = 0.3"), 9, *row), "ranges differ"
     assert "_pieces" not in loops(JACOBI.replace("b[i] = ", "b[i] = i + "), 9, *row), "the index is a value"
