@@ -49,6 +49,10 @@ class DType:
     kind: Kind
     bits: int
 
+    def __hash__(self) -> int:
+        """Names are enough, and strings keep their hashes: every access in a table asks for this one."""
+        return hash(self.name)
+
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy dtype, in native byte order (bf16: of the package ml_dtypes).

@@ -59,13 +59,29 @@ class IndexValue:
         return str(self.affine)
 
 
+class _Hashed:
+    """A place for a hash, which no copy and no pickle takes along (those of strings are a process's own)."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(_Hashed):
     """The element of `tensor` at `subscripts`; a subscript that is an expression is a gather (its dtype is an integer's)."""
 
     tensor: str
     subscripts: tuple[Subscript, ...]
     dtype: DType
+
+    def __hash__(self) -> int:
+        """Kept: passes look up one read in table after table."""
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((self.tensor, self.subscripts))
+            _set_hash(self, found)
+            return found
 
     def at(self, subscripts: Iterable[Subscript]) -> Read:
         """The tensor's element at others; itself where they are the same objects."""
@@ -74,13 +90,6 @@ class Read:
 
     def __str__(self) -> str:
         return f"{self.tensor}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.tensor
-
-
-class _Hashed:
-    """A place for a hash, which no copy and no pickle takes along (those of strings are a process's own)."""
-
-    __slots__ = ("_hash",)
-    _hash: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class Apply(_Hashed):
         return f"{self.op}({', '.join(map(str, self.args))})"
 
 
-_set_hash = vars(_Hashed)["_hash"].__set__  # the class is frozen
+_set_hash = vars(_Hashed)["_hash"].__set__  # the classes are frozen
 
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",

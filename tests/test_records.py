@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from polyml import records
+from polyml.dtypes import f32
+from polyml.expressions import Read
+from polyml.sets.affine import affine, weighted_sum
 
 Decorator = Callable[..., Any]
 CHOICES = [
@@ -129,3 +132,50 @@ def test_a_method_of_the_class_stays() -> None:
 
     assert Odd(1) == Odd(2)
     assert hash(Odd(3)) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"slots": True}, {"slots": True, "frozen": True}, {"slots": True, "frozen": True, "kw_only": True}])  # fmt: skip
+def test_replaces(options: dict[str, bool]) -> None:
+    @records.dataclass(**options)
+    class Pair:
+        one: int
+        other: object = None
+        more: list[int] = dataclasses.field(default_factory=list)
+
+    made = Pair(one=1, other=(2,), more=[3])
+    assert records.replace(made) == made
+    assert records.replace(made) is not made
+    assert records.replace(made, other=None) == Pair(one=1, other=None, more=[3])
+    assert records.replace(made, one=2, more=[]) == dataclasses.replace(made, one=2, more=[])  # type: ignore[type-var]
+    assert made == Pair(one=1, other=(2,), more=[3])
+    with pytest.raises(TypeError):
+        records.replace(made, another=1)
+
+
+def test_replaces_what_its_class_makes_itself() -> None:
+    @records.dataclass(frozen=True, slots=True)
+    class Text:
+        number: int
+        text: str = dataclasses.field(init=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "text", str(self.number))
+
+    assert records.replace(Text(1), number=2).text == "2"
+
+
+def test_kept_hashes_are_left_behind() -> None:
+    value = Read("x", (affine("i") * 2 + 1, affine("j")), f32)
+    again = pickle.loads(pickle.dumps(value))
+    assert hash(value) == hash(again) == hash(records.replace(value))
+    assert hash(records.replace(value, tensor="y")) == hash(Read("y", value.subscripts, f32))
+    assert affine("i").variables() == {"i"}
+    assert affine("i").substitute({"i": affine("j") // 2}).variables() == {"j"}
+    assert records.replace(affine("i"), terms=()).variables() == frozenset()
+
+
+def test_weighted_sums() -> None:
+    i, j = affine("i"), affine("j")
+    parts = [(i + 3, 4), (j // 2 - i, 4), (j, 0), (j * 5 + 1, -1)]
+    assert weighted_sum(parts) == sum((value * factor for value, factor in parts), affine(0))
+    assert weighted_sum([]) == affine(0)

@@ -8,14 +8,13 @@ find out with sets of twenty dimensions, several milliseconds a statement, is a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import islpy as isl
 
 from polyml.codegen.scanned import BAND_END, Choice, Code, Instance, Loop, Marked, Together, Variant
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Statement

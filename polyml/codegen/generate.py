@@ -8,7 +8,7 @@ generation for CUDA", 2013, section 5; isl manual, "AST Generation Options (Sche
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import get_args
 
 import islpy as isl
@@ -47,7 +47,7 @@ from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
 from polyml.new_names import fresh
 from polyml.ops import REDUCTIONS
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.schedule.schedule import Schedule, Storage
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine, affine, maximum, minimum, operands

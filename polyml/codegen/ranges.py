@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field, replace
+from dataclasses import field
 from math import gcd
 from typing import Literal, assert_never
 
 from polyml.codegen.loops import Bounds, For, Function, Multiples
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
 __all__ = ["Ranges", "outside", "remembered"]

@@ -14,7 +14,7 @@ from typing import Literal
 from polyml.records import dataclass
 
 __all__ = [
-    "Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "between", "extent_of", "maximum", "minimum", "operands",
+    "Affine", "Atom", "Extent", "Extremum", "FloorDiv", "affine", "between", "extent_of", "maximum", "minimum", "operands", "weighted_sum",
 ]  # fmt: skip
 
 
@@ -80,12 +80,31 @@ class Extremum:
 Atom = str | FloorDiv | Extremum
 
 
+class _Kept:
+    """Places for a hash and a set of variables, which are asked for again and again, and which no copy and no pickle takes along."""
+
+    __slots__ = ("_hash", "_variables")
+    _hash: int
+    _variables: frozenset[str]
+
+
+_set_hash, _set_variables = (vars(_Kept)[name].__set__ for name in _Kept.__slots__)  # the class is frozen
+
+
 @dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(_Kept):
     """`constant + sum(coefficient * atom)`: `terms` are sorted by the atoms' text and have no zero coefficient."""
 
     terms: tuple[tuple[Atom, int], ...] = ()
     constant: int = 0
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((self.terms, self.constant))
+            _set_hash(self, found)
+            return found
 
     # -- arithmetic -------------------------------------------------------------------------------------------------------------
 
@@ -155,6 +174,11 @@ class Affine:
         return not self.terms
 
     @property
+    def is_linear(self) -> bool:
+        """Whether it is a sum of variables alone, without divisions and extrema."""
+        return all(isinstance(atom, str) for atom, _ in self.terms)
+
+    @property
     def name(self) -> str | None:
         """The variable's name when the expression is one variable, else None."""
         if self.constant == 0 and len(self.terms) == 1 and self.terms[0][1] == 1 and isinstance(self.terms[0][0], str):
@@ -163,13 +187,17 @@ class Affine:
 
     def variables(self) -> frozenset[str]:
         """All variable names, also inside divisions and extrema."""
-        found: set[str] = set()
-        for atom, _ in self.terms:
-            if isinstance(atom, str):
-                found.add(atom)
-            else:
-                found |= atom.variables()
-        return frozenset(found)
+        try:
+            return self._variables
+        except AttributeError:
+            found: set[str] = set()
+            for atom, _ in self.terms:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    found |= atom.variables()
+            _set_variables(self, frozenset(found))
+            return self._variables
 
     def stride(self, variable: str) -> int | None:
         """By how much the value grows when `variable` grows by one; None when that is not one constant (a division by it)."""
@@ -308,6 +336,17 @@ def combine(op: str, left: Affine, right: Affine) -> Affine | None:
             return affine(left.constant**right.constant)
         case _:
             return None
+
+
+def weighted_sum(parts: Iterable[tuple[Affine, int]]) -> Affine:
+    """The sum of expressions, each times a number: a place from subscripts and strides."""
+    sums: dict[Atom, int] = {}
+    constant = 0
+    for value, factor in parts:
+        constant += value.constant * factor
+        for atom, coefficient in value.terms:
+            sums[atom] = sums.get(atom, 0) + coefficient * factor
+    return _from_terms(sums, constant)
 
 
 def minimum(operands: Iterable[Affine]) -> Affine:

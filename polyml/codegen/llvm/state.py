@@ -14,7 +14,7 @@ from polyml.codegen.llvm.reductions.hope import Hope
 from polyml.codegen.loops import Lead, Scan, Variable
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, weighted_sum
 
 __all__ = ["ZERO", "Lanes", "Slot", "State", "stored_type"]
 
@@ -99,15 +99,15 @@ class State:
         slot = self.slots.get(name)
         if slot is None or slot.variable.scope == "register" or slot.variable.lanes > 1:
             return None
-        place, rows = Affine(), list[tuple[str, Affine]]()
+        parts, rows = list[tuple[Affine, int]](), list[tuple[str, Affine]]()
         for subscript, stride in zip(subscripts, slot.strides, strict=True):
             if not isinstance(subscript, Affine):
                 return None
             if isinstance(stride, int):
-                place = place + subscript * stride
+                parts.append((subscript, stride))
             else:
                 rows.append((stride, subscript))
-        return place, tuple(rows)
+        return weighted_sum(parts), tuple(rows)
 
     @contextmanager
     def within(self, lanes: Lanes | None) -> Iterator[None]:

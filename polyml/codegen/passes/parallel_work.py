@@ -7,12 +7,11 @@ trip counts, taken in the middle of the loop that is shared and at the beginning
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, UpdateArgument
 from polyml.codegen.rewrite import expressions
 from polyml.expressions import Apply, Read, walk
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine
 
 __all__ = ["LIGHT", "Work", "work_of_loop"]

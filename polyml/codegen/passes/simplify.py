@@ -3,7 +3,6 @@ possible quotient, extrema with a sure winner, conditions on a loop's variable t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
@@ -11,6 +10,7 @@ from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import substitute_nodes
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.records import replace
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum, operands
 

@@ -10,7 +10,7 @@ from polyml.codegen.llvm.memory.addresses import Offset, Term
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, weighted_sum
 
 __all__ = [
     "Access",
@@ -47,16 +47,17 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
     assert len(subscripts) == len(slot.strides), (
         f"internal: {name} has {len(slot.strides)} dimensions, not {len(subscripts)}"
     )
-    flat = Affine()
+    known: list[tuple[Affine, int]] = []
     symbolic: dict[str, Affine] = {}
     gathered: list[tuple[Value, int | str]] = []
     for subscript, stride in zip(subscripts, slot.strides, strict=True):
         if not isinstance(subscript, Affine):
             gathered.append((_as_index(state, evaluate(state, subscript), subscript), stride))
         elif isinstance(stride, int):
-            flat = flat + subscript * stride
+            known.append((subscript, stride))
         else:
             symbolic[stride] = symbolic.get(stride, Affine()) + subscript
+    flat = weighted_sum(known)
     parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
     pointer, lane_stride, varying = _regular(state, slot, parts)
     whole = None if symbolic or gathered else flat

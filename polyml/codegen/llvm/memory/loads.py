@@ -22,6 +22,7 @@ from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.zipped import load_zipped
 from polyml.codegen.llvm.state import ZERO, State, stored_type
 from polyml.expressions import Subscript
+from polyml.sets.affine import Affine
 
 __all__ = ["load", "load_neighbours", "load_part"]
 
@@ -48,10 +49,8 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
         phase = state.phases.get((name, subscripts)) if state.lanes is not None and state.lanes.mask is None else None
         if phase is not None:
             found = _load_phase(state, name, phase, evaluate)
-        if found is None:
-            found = load_zipped(state, name, subscripts)
-        if found is None:
-            found = load_in_blocks(state, name, subscripts)
+        if found is None and any(isinstance(s, Affine) and not s.is_linear for s in subscripts):
+            found = load_zipped(state, name, subscripts) or load_in_blocks(state, name, subscripts)
         if found is None:
             found = _load(state, access(state, name, subscripts, evaluate))
         if slot.variable.dtype.kind == "b":

@@ -7,7 +7,6 @@ loop around it that decides what is in it (the blocks), and its filling, with th
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
@@ -23,7 +22,7 @@ from polyml.codegen.rewrite import (
 )
 from polyml.expressions import Expr, Read
 from polyml.new_names import fresh
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 

@@ -7,7 +7,6 @@ tile come twice, past the caches for a lead of 0 (and rows of whole vectors, whe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
@@ -17,6 +16,7 @@ from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Read
 from polyml.new_names import fresh
+from polyml.records import replace
 from polyml.renewed import renewed
 from polyml.sets.affine import affine
 

@@ -8,7 +8,6 @@ one output element share a register, per lane and per jammed copy. The widest re
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.element_accesses import Certainties, Element, ElementAccess, Lanes, accesses_of, may_overlap
@@ -39,7 +38,7 @@ from polyml.codegen.rewrite import subscript_variables, uses, walk_nodes, with_b
 from polyml.dtypes import DType
 from polyml.expressions import Subscript
 from polyml.new_names import fresh
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.renewed import renewed
 
 __all__ = ["scalar_replacement"]

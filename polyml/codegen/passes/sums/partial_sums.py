@@ -11,7 +11,6 @@ family of algorithms" (SIAM J. Sci. Comput., 2008).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
@@ -20,7 +19,7 @@ from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.renewed import renewed
 from polyml.sets.affine import affine, minimum
 

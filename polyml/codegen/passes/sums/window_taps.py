@@ -14,13 +14,12 @@ Coefficients may be vectors themselves, one for each lane, that all rows have in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place
 from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.expressions import Read, reads_of, substitute
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.renewed import renewed
 from polyml.schedule.cost import SHUFFLED
 from polyml.schedule.register_tiles import MOST_TERMS, again

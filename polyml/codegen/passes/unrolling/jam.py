@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
 from polyml.codegen.rewrite import rename_variables, substitute_nodes, variables_of, walk_nodes
 from polyml.expressions import Read, reads_of
 from polyml.new_names import fresh
+from polyml.records import replace
 from polyml.sets.affine import Affine
 
 __all__ = ["CannotJam", "jam", "names_in"]

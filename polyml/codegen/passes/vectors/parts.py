@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from polyml.codegen.loops import Allocate, For, If, Node
@@ -14,7 +13,7 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["VectorPlan", "loops_of", "plan_parts", "with_lanes"]

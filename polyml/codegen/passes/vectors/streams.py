@@ -22,7 +22,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Subscript, reads_
 from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.schedule.statement_models import operations_of
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, weighted_sum
 
 __all__ = ["Leads", "flat_element", "is_zero"]
 
@@ -269,12 +269,12 @@ def flat_element(variable: Variable, subscripts: tuple[Subscript, ...], *, whole
 
     whole_rows: strides that depend on sizes count as 0: the address within a row.
     """
-    total = Affine()
+    parts: list[tuple[Affine, int]] = []
     for subscript, stride in zip(subscripts, variable.memory_strides, strict=True):
         if not isinstance(subscript, Affine) or (stride is None and not whole_rows and subscript != Affine()):
             return None
-        total = total + subscript * (stride or 0)
-    return total
+        parts.append((subscript, stride or 0))
+    return weighted_sum(parts)
 
 
 def is_zero(value: Affine) -> Expr:

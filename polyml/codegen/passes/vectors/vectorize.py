@@ -10,7 +10,6 @@ lanes (accumulators) around the loops, which are combined at the end (passes/vec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.simplify import simplify_nodes
@@ -26,6 +25,7 @@ from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.new_names import fresh
+from polyml.records import replace
 from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine, maximum, minimum
