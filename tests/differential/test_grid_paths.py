@@ -104,10 +104,9 @@ def test_whole_numbers_wrap_around(name: str, dtype: str, shape: tuple[int, ...]
 @pytest.mark.some(11)
 def test_what_is_no_number(name: str, bad: float) -> None:
     rng, text = np.random.default_rng(3), program_of(name, "f32")
-    # Rows of whole vectors, of which the first one is cut by a mask, and others.
-    for at, columns in ((0, 40), (5, 48), (16, 48), (39, 40)):
-        given = [rng.integers(0, end, (4, columns)).astype(np.float32) for end in (6, 3)]
-        check(text, [*given, np.float32(bad)])
+    given = [rng.integers(0, 6, (4, 40)).astype(np.float32), rng.integers(0, 3, (4, 40)).astype(np.float32)]
+    check(text, [*given, np.float32(bad)])
+    for at in (0, 5, 16, 39):
         for k in range(2):
             changed = [x.copy() for x in given]
             changed[k][1:3, at] = bad

@@ -15,6 +15,7 @@ from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.source import Source
 from polyml.target import Target
+from tests.pairs import pairwise
 
 Array = npt.NDArray[Any]
 
@@ -132,10 +133,12 @@ def f(x: {0}["N M"], a: {0}["N M"]):
 """
 
 
-@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"])
-@pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.some(8)
-def test_whole_numbers_wrap_around(dtype: str, rows: int) -> None:
+@pairwise(
+    ("dtype", ["i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"]),
+    ("rows", [1, 20]),
+    ("options", [{}, {"dynamic": True}, {"precise": True}]),
+)
+def test_whole_numbers_wrap_around(dtype: str, rows: int, options: dict[str, Any]) -> None:
     """A single row is a scan, whose factors are multiplied in all lanes; of several each has a lane."""
     rng, kind = np.random.default_rng(0), polyml.dtypes.DTYPES[dtype].numpy
     x, a = (rng.integers(0, 100, (rows, 77)).astype(kind) for _ in range(2))
@@ -143,5 +146,4 @@ def test_whole_numbers_wrap_around(dtype: str, rows: int) -> None:
     with np.errstate(over="ignore"):
         for j in range(1, 77):
             expected[:, j] += a[:, j] * expected[:, j - 1]
-    for options in ({}, {"dynamic": True}, {"precise": True}):
-        np.testing.assert_array_equal(polyml.einsum(ALONG.format(dtype), **options)(x, a), expected)
+    np.testing.assert_array_equal(polyml.einsum(ALONG.format(dtype), **options)(x, a), expected)

@@ -1,7 +1,7 @@
 """All instances of an assignment at once: the evaluator of `values.py`, with an array of all instances in place of the number of one.
 
 Each element goes through the same operations in the same order, the terms of a reduction one after the other: only Python's work per instance is shared. What may raise for some instance, or has to be
-looked at one by one (complex numbers, argmax, an element that is written twice), is left to `values.py`: `Leave`.
+looked at one by one (products of complex numbers, argmax, an element that is written twice), is left to `values.py`: `Leave`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,6 @@ def values(evaluator: Evaluator, expr: Expression, env: Places) -> Array:
     Raises:
         Leave: not to be had at once.
     """
-    if any(t.dtype.is_complex for t in evaluator.types.values()):
-        raise Leave  # products in vectors may be fused
     try:
         return np.asarray(_Values(evaluator).value(expr, env, True))
     except (ValueError, NotAffineError, OverflowError) as fault:
@@ -157,15 +155,19 @@ class _Values:
         return convert(value, source, target.dtype, self.wide)
 
     def _apply(self, op: str, expr: Expression, args: Sequence[Expression], env: Places, active: Active) -> Any:
-        if op == "conj":
-            raise Leave
         common = Type(self.scalar.common(op, expr, args))
+        self._require_plain(op, common)
         meaning: Callable[..., Any] = OPS[op].meaning
         first, *rest = (self._cast(self.value(e, env, active), self.types[id(e)], common) for e in args)
         found = first if rest else meaning(first)
         for other in rest:
             found = meaning(found, other)
         return self._cast(found, common, self.types[id(expr)])
+
+    def _require_plain(self, op: str, dtype: Type) -> None:
+        """Raises Leave for products of complex numbers, which NumPy's vectors fuse, and what consists of some."""
+        if dtype.dtype.is_complex and op not in ("add", "sub", "neg"):
+            raise Leave
 
     def _compare(self, expr: Compare, env: Places, active: Active) -> Any:
         found = [self.value(e, env, active) for e in expr.operands]
@@ -174,7 +176,7 @@ class _Values:
         for op, ((left, right), (a, b)) in zip(expr.ops, sides, strict=True):
             s, t = self.types[id(left)], self.types[id(right)]
             common = promote_types(s, t).dtype
-            if common.is_float:
+            if common.is_float or common.is_complex:
                 a, b = (convert(v, k, common, self.wide, rounded=True) for v, k in ((a, s), (b, t)))
             result = result & OPS[COMPARE_OPS[op]].meaning(a, b)  # NumPy compares integers of any width by value
         return result
@@ -219,6 +221,7 @@ class _Values:
         source, target = self.types[id(expr.body)], Type(self.types[id(expr)].dtype)
         own = [e.name for e in expr.items if isinstance(e, IndexRef)]
         conditions = [e for e in expr.items if not isinstance(e, IndexRef)]
+        self._require_plain(row.combine, target)
         meaning = OPS[row.combine].meaning
         found = self._cast(row.identity(target.dtype), target, target)
         reached: Any = np.False_

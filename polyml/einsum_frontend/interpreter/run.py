@@ -202,7 +202,8 @@ class Run:
     def assign_at_once(self, statement: ReadyAssign, evaluator: Evaluator, ranges: Mapping[str, range]) -> bool:
         """Whether that was possible; else nothing is done."""
         count = math.prod(len(ranges[i]) for i in statement.indices)
-        if type(evaluator) is not Evaluator or statement.guards or count < at_once.FEW:
+        scales = statement.source.op in ("*=", "/=") and statement.type.dtype.is_complex
+        if type(evaluator) is not Evaluator or statement.guards or scales or count < at_once.FEW:
             return False
         name = statement.source.target
         shape = None if statement.creates else self.cells[name].values.shape

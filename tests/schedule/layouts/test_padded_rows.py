@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -125,17 +126,22 @@ def test_fewer_steps_pay_in_three_dimensions() -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+@cache
+def compiled(known: str) -> tuple[polyml.Einsum, str]:
+    """The program, wherever arrays begin, and its loops."""
+    target = Target(l1_bytes=24 * 1024, l2_bytes=256 * 1024)
+    return polyml.einsum(known, target=target, threads=1, verify=True), loops(known, *data(2, 33, 152))
+
+
 @pytest.mark.parametrize("offsets", [(0, 0), (16, 16), (16, 48), (8, 0), (0, 56)])
 def test_rows_of_whole_lines_are_copied_where_arrays_begin_at_different_places(offsets: tuple[int, int]) -> None:
     """Known numbers of steps have two versions then."""
     known = JACOBI.replace("range(T)", "range(40)").replace("T: int, ", "")
     shape = (33, 152)
-    text = loops(known, *data(2, *shape))
+    function, text = compiled(known)
     assert "a_rows" in text
     asked = next(line for line in text.splitlines() if line.lstrip().startswith("if (") and "_lead" in line)
     assert "!=" in asked
-    target = Target(l1_bytes=24 * 1024, l2_bytes=256 * 1024)
-    function = polyml.einsum(known, target=target, threads=1, verify=True)
     want = jacobi(40, *data(2, *shape))
     given = [at(offset, array) for offset, array in zip(offsets, data(2, *shape), strict=True)]
     for got, expected in zip(function(*given), want, strict=True):

