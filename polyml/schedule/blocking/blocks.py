@@ -70,6 +70,11 @@ class Blocking:
         return self.sizes.get(index, self.extents[index]) < self.extents[index]
 
     @property
+    def in_parts(self) -> bool:
+        """Whether the sums of all rows are too many to wait for the blocks of the reduction, so that a part of the outermost rows has all of them before the next."""
+        return any(self.blocked(index) for index in self.row_side)
+
+    @property
     def streams(self) -> bool:
         """Whether a few rows of the vector operand at a time are read from end to end, and added to sums that are finished at the end only."""
         return not self.packed and not self.strips

@@ -184,7 +184,8 @@ def _storage(scop: Scop, name: str, plan: Blocking, layout: Sequence[str], state
     last = layout[-1]
     width = plan.width if last == plan.lanes else plan.tile.rows
     for index in layout:
-        size = plan.sizes.get(index, 1)
+        # All parts of the rows read what one of them packs.
+        size = plan.extents[index] if plan.in_parts and index in plan.reduced else plan.sizes.get(index, 1)
         if index == "":
             any_number = last in plan.ends and not plan.blocked(last)
             panels = (plan.ends[last] + (width - 1)) // width if any_number else affine(ceil(plan.sizes[last] / width))

@@ -84,7 +84,10 @@ def chosen_tile(
     """The rows' index, the tile, and the sizes of blocks that go with it and no other."""
     model, sides = given.model, given.sides
     if turned and not given.ends:
-        parted = sums_in_blocks(given.scop, model, sides, limits.rows, target, tallest=limits.tallest, rest=limits.rest)
+        tallest, widest = limits.tallest, limits.widest
+        parted = sums_in_blocks(
+            given.scop, model, sides, limits.rows, target, tallest=tallest, widest=widest, rest=limits.rest
+        )
         if parted is not None:
             return parted
 

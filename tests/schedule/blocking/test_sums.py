@@ -12,6 +12,7 @@ from polyml.target import Target
 from tests.pairs import pairwise
 
 TARGET = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=1 << 20, cores=1)
+FEW_REGISTERS = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=1)
 WINDOWS = """def f(x: f32["C H W"], w: f32["O C R S"]):
     y[o, p, q] = pad(x, ((0, 0), (1, 1), (1, 1)))[c, p + r, q + s] * w[o, c, r, s]
     return y
@@ -87,6 +88,45 @@ def test_they_follow_from_caches() -> None:
 def test_weights_of_a_call_have_them_too() -> None:
     x, w = np.zeros((512, 7, 7), np.float32), np.zeros((512, 512, 3, 3), np.float32)
     assert "blocks of c by 16, o by" in polyml.einsum(WINDOWS, target=TARGET, threads=1).lower(x, w).explain()
+
+
+@pytest.mark.parametrize(
+    ("text", "points", "weights", "found"),
+    [
+        (POINTS, (512, 7, 7), (1024, 512), "4 q x 3 vectors of o; c by 64, o by 24"),  # L2 would hold the panels
+        (POINTS, (1024, 14, 14), (256, 1024), "5 q x 2 vectors of o; c by 128, o by 128"),  # a row's points in L1
+        (WINDOWS, (64, 56, 56), (64, 64, 3, 3), "6 q x 2 vectors of o; c by 16, o by 16, p by 28"),  # half of the sums
+        (WINDOWS, (64, 7, 7), (24, 64, 3, 3), "4 q x 3 vectors of o; c by 16"),  # one panel, beyond L1
+    ],
+)
+def test_panels_that_l2_does_not_deliver_in_time(
+    text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str
+) -> None:
+    assert blocks(text, points, weights, FEW_REGISTERS) == found
+
+
+@pytest.mark.skipif(not FEW_REGISTERS.runs_here, reason="code for AVX2")
+@pairwise(
+    ("channels, filters, high, wide", [(40, 48, 33, 28), (37, 47, 29, 32), (40, 24, 50, 16)]),
+    ("threads", [1, 2, 5]),
+    ("dtype", ["f32", "f64"]),
+    ("bound", [True, False]),
+)
+def test_sums_of_some_rows_at_a_time(
+    channels: int, filters: int, high: int, wide: int, dtype: str, threads: int, *, bound: bool
+) -> None:
+    near = Target("x86-64-v3", l1_bytes=1 << 14, l2_bytes=1 << 17)
+    rng = np.random.default_rng(2)
+    kind = np.float32 if dtype == "f32" else np.float64
+    x, w = (rng.integers(-3, 4, n).astype(kind) for n in ((channels, high, wide), (filters, channels, 3, 3)))
+    layer = polyml.einsum(WINDOWS.replace("f32", dtype), target=near, threads=threads, verify=True)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (1, 1), (1, 1))), (3, 3), (1, 2))
+    expected = np.tensordot(w, windows, ([1, 2, 3], [0, 3, 4]))
+    if bound:
+        np.testing.assert_array_equal(layer.bind(w=w)(x), expected)
+        assert re.search("blocks of c by .*, p by", layer.bind(w=w).lower(x).explain())
+    else:
+        np.testing.assert_array_equal(layer(x, w), expected)
 
 
 @pairwise(

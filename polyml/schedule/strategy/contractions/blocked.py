@@ -171,7 +171,8 @@ class _Builder(BlockRows):
         arrays: list[str] = []
         if vector_copy is not None and array is not None:
             parts.append(((vector_copy,), "", lambda n: self.pack(n, vector_copy, shared)))
-            arrays.append(array)
+            if not plan.in_parts:
+                arrays.append(array)
         if copies.rest_copy is not None and copies.rest_array is not None:
             parts.append(((copies.rest_copy,), "", self.pack_rest))
             arrays.append(copies.rest_array)
@@ -195,7 +196,7 @@ class _Builder(BlockRows):
     def finished(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
     ) -> isl.ScheduleNode:
-        """Per block of the vector side its sums, one block of the reduction after the other, then the statements that lay the result out in another order."""
+        """Per block of the vector side, and of the rows where not all of their sums can wait, its sums, one block of the reduction after the other, then the statements that lay the result out in another order."""
         plan, after = self.nest.plan, self.nest.after
         own = tuple(name for name in names if name not in after)
         part = replace(self, nest=replace(self.nest, after=()), finishing=True)
@@ -203,7 +204,13 @@ class _Builder(BlockRows):
         for name in after:
             rows = [self.loop(i, (name,)) for i in plan.row_side]
             parts.append(((name,), "", lambda n, name=name, rows=rows: around(n, rows, lambda m: self.turn(m, name))))  # type: ignore[misc]
-        return self.sequence(leaf, parts)
+        outer = [self.loop(i, names, tile=plan.sizes[i]) for i in plan.row_side if plan.blocked(i)]
+        array = self.nest.copies.vector_array
+
+        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
+            return around(node, outer, lambda n: self.sequence(n, parts))
+
+        return self.allocated(leaf, array, inside) if plan.in_parts and array is not None else inside(leaf)
 
     def some_rows(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
