@@ -5,7 +5,7 @@
 
 So are, when they have their width, loops of vectors along the row.
 
-Loops of a few iterations, such as the phases of a row with gaps, whose variable is in conditions together with others, are jammed: masks at the ends of rows are constants then, and what
+Loops of a few iterations, such as the phases of a row with gaps, whose variable is in conditions together with others, are jammed, or written out inside of the lanes: masks at the ends of rows are constants then, and what
 phases load, the same vectors, is loaded once (llvm/memory/phases.py).
 """
 
@@ -33,7 +33,7 @@ FEW = 4
 
 def cut_edges(function: Function) -> Function:
     """The function with such loops over elementwise rows in parts, the first and the last of which have the conditions that differ from those in the middle."""
-    body = _body(function.body, outside(function))
+    body = _body(_written_out(function.body, outside(function)), outside(function))
     return function if body is function.body else replace(function, body=body)
 
 
@@ -105,11 +105,43 @@ def _inside(node: Node, ranges: Ranges) -> Node:
     return with_body(node, lambda body: _body(body, inner))
 
 
-def _row(loop: For) -> tuple[Assign, str, frozenset[str]] | None:
-    """The copy that is all that the loops below do, the variable of its lanes, and those of the loops between."""
+def _written_out(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+    """The nodes with loops inside of lanes written out, a row's few phases, where edges depend on both."""
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, For) and node.kind == "vector" and _is_copy(node.body):
+            (loop,) = node.body
+            assert isinstance(loop, For), "internal: a loop of copies is no loop"
+            span = ranges.constant(loop.upper - loop.lower)
+            both = {node.variable, loop.variable}
+            asked = any(
+                both <= d.variables() for row in loop.body if isinstance(row, Assign) for _, d in _conditions(row.value)
+            )
+            if span is None or span > FEW or loop.step != 1 or not asked:
+                return node
+            return replace(
+                node, body=tuple(jam(loop.body, loop.variable, [loop.lower + k for k in range(span)], taken=set()))
+            )
+        return with_body(node, lambda body: renewed(body, map(visit, body)))
+
+    return renewed(nodes, map(visit, nodes))
+
+
+def _is_copy(body: tuple[Node, ...]) -> bool:
+    """Whether the body is a loop that copies one element after the other."""
+    match body:
+        case (For(kind="sequential", body=(Assign(reduction=None),)),):
+            return True
+        case _:
+            return False
+
+
+def _row(loop: For) -> tuple[tuple[Assign, ...], str, frozenset[str]] | None:
+    """The copies that are all that the loops below do, the variable of their lanes, and those of the loops between."""
     match loop.body:
-        case (For(kind="vector", body=(Assign(reduction=None) as row,)) as lanes,):
-            return row, lanes.variable, frozenset()
+        case (For(kind="vector") as lanes,):
+            rows = tuple(node for node in lanes.body if isinstance(node, Assign) and node.reduction is None)
+            return (rows, lanes.variable, frozenset()) if len(rows) == len(lanes.body) else None
         case (For(kind="sequential") as inner,):
             found = _row(inner)
             return None if found is None else (found[0], found[1], found[2] | {inner.variable})
@@ -117,9 +149,11 @@ def _row(loop: For) -> tuple[Assign, str, frozenset[str]] | None:
             return None
 
 
-def _parts(loop: For, row: Assign, lane: str, between: frozenset[str], ranges: Ranges) -> list[Node] | None:
+def _parts(
+    loop: For, rows: tuple[Assign, ...], lane: str, between: frozenset[str], ranges: Ranges
+) -> list[Node] | None:
     """The loop in parts; None where that is the loop itself, or not known."""
-    asked = {c: d for c, d in _conditions(row.value) if loop.variable in d.variables()}
+    asked = {c: d for row in rows for c, d in _conditions(row.value) if loop.variable in d.variables()}
     if not asked or loop.step != 1 or any(d.variables() & between for d in asked.values()):
         return None
     span = ranges.constant(loop.upper - loop.lower)

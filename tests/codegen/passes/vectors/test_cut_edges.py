@@ -25,8 +25,8 @@ def inside(place: Affine, extent: int) -> list[Expr]:
     return [call("ge", index(place), index(0)), call("lt", index(place), index(extent))]
 
 
-def copy(high: int, wide: int, edge: int, *, gap: int = 1, blocks: int = 0) -> Function:
-    """z[.., i, (b,) j] = x[i - edge, gap j + b - edge], zero outside; in blocks of rows that overlap by two."""
+def copy(high: int, wide: int, edge: int, *, gap: int = 1, blocks: int = 0, inner: int = 0) -> Function:
+    """z[.., i, (b,) j] = x[i - edge, gap j + b - edge], zero outside; in blocks of rows that overlap by two. inner: the loop over b is inside of the lanes."""
     rows = (high + 2 * edge) if not blocks else (high + 2 * edge - 2) // blocks + 2
     across = -(-(wide + 2 * edge) // gap)
     row = I - edge if not blocks else T * (rows - 2) + I - edge
@@ -37,8 +37,10 @@ def copy(high: int, wide: int, edge: int, *, gap: int = 1, blocks: int = 0) -> F
         condition = call("and", condition, part)
     value = call("select", condition, at("x", row, column), number(0.0))
     target = put("z", *(["t"] if blocks else []), "i", *(["b"] if gap > 1 else []), "j")
-    nest: For = loop("j", 0, across, Assign(target=target, value=value), kind="vector", factor=2)
-    nest = loop("b", 0, gap, nest) if gap > 1 else nest
+    assign = Assign(target=target, value=value)
+    body = loop("b", 0, gap, assign) if inner else assign
+    nest: For = loop("j", 0, across, body, kind="vector", factor=2)
+    nest = loop("b", 0, gap, nest) if gap > 1 and not inner else nest
     nest = loop("i", 0, rows, nest)
     nest = loop("t", 0, blocks, nest) if blocks else nest
     shape = [*([blocks] if blocks else []), rows, *([gap] if gap > 1 else []), across]
@@ -60,6 +62,9 @@ CASES = [
     {"edge": 2, "gap": 3},
     {"edge": 1, "blocks": 4},
     {"edge": 1, "gap": 2, "blocks": 2},
+    {"edge": 1, "gap": 2, "inner": 1},
+    {"edge": 2, "gap": 3, "inner": 1},
+    {"edge": 1, "gap": 2, "blocks": 2, "inner": 1},
 ]
 
 
