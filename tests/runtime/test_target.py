@@ -8,7 +8,7 @@ import pytest
 
 import polyml
 from polyml.errors import PolymlError
-from polyml.target import Target, _cache_sizes_sysfs, available_cores, named_targets
+from polyml.target import Target, _cache_sizes_sysfs, _usable, available_cores, named_targets
 
 
 def test_host_is_plausible_and_stays_the_same() -> None:
@@ -107,3 +107,10 @@ def f(u: f64["N M"], T: int):
         polyml.einsum(sweeps, dynamic=True, **o)(next(given), 3) for o in ({"target": tiny}, {"scheduler": "written"})
     )
     assert np.array_equal(found, plain)
+
+
+def test_features_that_code_is_better_off_without() -> None:
+    """AMD's SSE4a, whose instructions have no form for AVX; and half registers where polyml asks for whole ones."""
+    assert _usable("+avx2,+sse4a,-fma4", False) == "+avx2,-sse4a,-fma4"
+    assert _usable("+avx512f,-sse4a", True) == "+avx512f,-sse4a,-prefer-256-bit"
+    assert "+sse4a" not in Target.host().features.split(",")
