@@ -138,6 +138,6 @@ def _surely_read(value: Expr) -> list[Read]:
         node = stack.pop()
         if isinstance(node, Read):
             found.append(node)
-        elif isinstance(node, Apply) and node.op != "select":
-            stack.extend(reversed(node.args))
+        elif isinstance(node, Apply):
+            stack.extend(reversed(node.args[:1] if node.op == "select" else node.args))
     return found

@@ -87,6 +87,9 @@ def test_read() -> None:
     assert not phases_of(vector(write(J, both), masked=True), flat)
     beyond = call("add", at("x", "i", 2 * J), at("x", affine("i") + 1, 2 * J - 299))
     assert [p.number for p in phases_of(vector(write(J, beyond)), flat).values()] == [0, 1]
+    compared = [call("lt", number(0.0), at("x", "i", 2 * J + k)) for k in range(2)]
+    counted = call("add", *(call("select", c, number(1.0), number(0.0)) for c in compared))
+    assert [p.number for p in phases_of(vector(write(J, counted)), flat).values()] == [0, 1]
     chosen = call("select", call("lt", number(0.0), at("x", "i", 2 * J)), at("x", "i", 2 * J + 1), number(0.0))
     assert not phases_of(vector(write(J, chosen)), flat)
 
