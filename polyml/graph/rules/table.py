@@ -24,6 +24,7 @@ from polyml.graph.rules.layouts.repeated_rows import repeat_rows
 from polyml.graph.rules.layouts.small_matrices import part_small_matrices
 from polyml.graph.rules.layouts.turned_results import turn_results
 from polyml.graph.rules.numbers.compared import compare_narrowly
+from polyml.graph.rules.numbers.counts import count_narrowly
 from polyml.graph.rules.numbers.pairs import pair_products
 from polyml.graph.rules.numbers.scales import group_scales
 from polyml.graph.rules.numbers.short_numbers import shorten_numbers
@@ -242,6 +243,7 @@ LAST_RULES: tuple[Rule, ...] = (
         exact=False,
         needs=("vector_bytes", "l2_bytes"),
     ),
+    _plain("counts", count_narrowly, needs=("vector_bytes",)),
     _plain("short numbers", shorten_numbers, needs=("vector_bytes",)),
     Rule(
         "repeated rows",

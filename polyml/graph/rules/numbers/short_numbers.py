@@ -15,7 +15,7 @@ from polyml.graph.ir import Equation, Graph, Loop, Tensor
 from polyml.graph.rules.boxes import most_values
 from polyml.graph.traverse import all_ops, equation_reads
 
-__all__ = ["shorten_numbers"]
+__all__ = ["Range", "fits", "in_type", "range_of", "shorten_numbers"]
 
 Range = tuple[int, int]
 
@@ -39,7 +39,7 @@ def shorten_numbers(graph: Graph) -> Graph:
     def change(equation: Equation) -> Equation:
         if equation.result.name in shorter:
             tensor, _ = shorter[equation.result.name]
-            made = _in_short(equation.body, {}, tensor.dtype)
+            made = in_type(equation.body, {}, tensor.dtype)
             assert made is not None, "internal: a sum that does not fit"
             return with_name(replace(equation, body=made, result=tensor), tensor)
         if shorter:
@@ -71,11 +71,11 @@ def _short_sum(equation: Equation) -> tuple[DType, Range] | None:
     """The type and the values of a sum of bytes; None where it is another, or too large."""
     whole = equation.reduce == "sum" and not equation.accumulate and equation.only_if is None
     terms = most_values(equation, equation.reduced) if whole and equation.result.dtype.name in _WIDE else None
-    span = None if terms is None else _range(equation.body, {})
+    span = None if terms is None else range_of(equation.body, {})
     if terms is None or span is None:
         return None
     total = min(0, span[0] * terms), max(0, span[1] * terms)
-    fitting = (d for d in _SHORT if _fits(total, d) and _in_short(equation.body, {}, d) is not None)
+    fitting = (d for d in _SHORT if fits(total, d) and in_type(equation.body, {}, d) is not None)
     dtype = next(fitting, None)
     return None if dtype is None else (dtype, total)
 
@@ -88,16 +88,16 @@ def _shortened(expr: Expr, ranges: Mapping[str, Range]) -> Expr:
         (inner,) = expr.args
         if isinstance(inner, Apply) and inner.op != "cast" and inner.dtype.name in _WIDE:
             for dtype in _SHORT:
-                made = _in_short(inner, ranges, dtype)
+                made = in_type(inner, ranges, dtype)
                 if made is not None:
                     return made if expr.dtype == dtype else Apply("cast", (made,), expr.dtype)
     return expr.with_args(_shortened(arg, ranges) for arg in expr.args)
 
 
-def _in_short(expr: Expr, ranges: Mapping[str, Range], dtype: DType) -> Expr | None:
-    """The expression in 16 bits; None where a value on the way may not fit."""
-    span = _range(expr, ranges)
-    if span is None or not _fits(span, dtype):
+def in_type(expr: Expr, ranges: Mapping[str, Range], dtype: DType) -> Expr | None:
+    """The expression in a narrower type of whole numbers; None where a value on the way may not fit."""
+    span = range_of(expr, ranges)
+    if span is None or not fits(span, dtype):
         return None
     if isinstance(expr, Const):
         return Const(expr.value, dtype)
@@ -107,14 +107,15 @@ def _in_short(expr: Expr, ranges: Mapping[str, Range], dtype: DType) -> Expr | N
         (source,) = expr.args
         return source if source.dtype == dtype else Apply("cast", (source,), dtype)
     values = expr.args[1:] if expr.op == "select" else expr.args
-    made = [_in_short(value, ranges, dtype) for value in values]
+    made = [in_type(value, ranges, dtype) for value in values]
     if any(value is None for value in made):
         return None
     first = (_shortened(expr.args[0], ranges),) if expr.op == "select" else ()
     return Apply(expr.op, (*first, *(value for value in made if value is not None)), dtype)
 
 
-def _fits(span: Range, dtype: DType) -> bool:
+def fits(span: Range, dtype: DType) -> bool:
+    """Whether the type has all of these values."""
     limits = _of_type(dtype)
     return limits is not None and limits[0] <= span[0] and span[1] <= limits[1]
 
@@ -126,7 +127,7 @@ def _of_type(dtype: DType) -> Range | None:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.kind == "i" else None
 
 
-def _range(expr: Expr, ranges: Mapping[str, Range]) -> Range | None:
+def range_of(expr: Expr, ranges: Mapping[str, Range]) -> Range | None:
     """The least and the greatest value of a whole number; None where that is not known from its parts."""
     match expr:
         case Const(value=value):
@@ -134,10 +135,12 @@ def _range(expr: Expr, ranges: Mapping[str, Range]) -> Range | None:
         case Apply(op="cast", args=(source,)):
             if isinstance(source, Read) and source.tensor in ranges:
                 return ranges[source.tensor]
+            if source.dtype.kind == "b":
+                return 0, 1
             small = source.dtype.kind in "iu" and source.dtype.itemsize == 1
             return _of_type(source.dtype) if small else None
         case Apply(op="select", args=(_, *values)) | Apply(args=(*values,)):
-            spans = [_range(value, ranges) for value in values]
+            spans = [range_of(value, ranges) for value in values]
         case _:
             return None
     known = [span for span in spans if span is not None]
