@@ -91,8 +91,8 @@ class Target:
         return self.architecture == "x86_64" and self.vector_bytes >= 64
 
     @property
-    def broadcasts_apart(self) -> bool:
-        """Whether a number from memory in all lanes takes an instruction of its own (AVX and AVX2), where few registers keep it: a vector from memory is an operand."""
+    def avx2(self) -> bool:
+        """Whether it has AVX2's instructions and not AVX-512's: 16 registers, a number from memory in all lanes takes an instruction of its own, and masks are vectors, under which AMD's processors store in 18 cycles."""
         return self.architecture == "x86_64" and self.vector_bytes == 32
 
     @property

@@ -82,7 +82,7 @@ def emit_module(
     """
     module = Module(instructions or Instructions())
     for function in functions:
-        ahead = look_ahead(function) if module.instructions.scalef else function
+        ahead = look_ahead(function) if module.instructions.nan_is_dear else function
         emit_function(module, ahead, precise=precise, parallel=parallel)
     return module.text()
 

@@ -173,7 +173,7 @@ class Instructions:
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). valign: and written as text, which a processor of another kind cannot read. adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
-    numbers of 8 bits (Target.multiplies_i8). operand_bits: of a vector register whose constants are better operands in memory (polyml.codegen.llvm.math.operands); 0: they are not.
+    numbers of 8 bits (Target.multiplies_i8). avx2: there are AVX2's registers and masks (Target.avx2).
     """
 
     scalef: bool = False
@@ -184,7 +184,12 @@ class Instructions:
     dot_bf16: bool = False
     dot_i16: bool = False
     dot_i8: bool = False
-    operand_bits: int = 0
+    avx2: bool = False
+
+    @property
+    def nan_is_dear(self) -> bool:
+        """Whether a minimum or maximum that hands NaN on takes three instructions, and one that does not takes one."""
+        return self.scalef or self.avx2
 
     @staticmethod
     def of(target: Target) -> Instructions:
@@ -197,7 +202,7 @@ class Instructions:
             dot_bf16=target.multiplies_bf16,
             dot_i16=target.multiplies_i16 != "",
             dot_i8=target.multiplies_i8,
-            operand_bits=8 * target.vector_bytes if target.broadcasts_apart else 0,
+            avx2=target.avx2,
         )
 
 

@@ -13,18 +13,20 @@ from polyml.codegen.llvm.ir import Builder, Type, Value, constant
 
 __all__ = ["operand"]
 
+_BITS = 256
+"""Of a register."""
+
 
 def operand(b: Builder, type_: Type, number: float) -> Value:
     """The number in each lane of vectors of floats, as an operand of what adds or multiplies."""
     plain = constant(type_, number)
-    bits = b.module.instructions.operand_bits
-    if not bits or number == 0.0 or type_.lanes * type_.bits % bits:
+    if not b.module.instructions.avx2 or number == 0.0 or type_.lanes * type_.bits % _BITS:
         return plain
-    register = type_.of(bits // type_.bits)
+    register = type_.of(_BITS // type_.bits)
     name = f"polyml.number.{register.mangled}.{plain.text[plain.text.rindex(' ') + 1 : -1]}"
     value = b.known.get(name)
     if value is None:
-        size = bits // 8
+        size = _BITS // 8
         # Not a constant, which LLVM would put in the place of the load.
         filled = f"@{name} = internal global {constant(register, number)}, align {size}"
         b.module.definitions.setdefault(name, filled)

@@ -11,18 +11,21 @@ from polyml.records import dataclass
 __all__ = ["Hope"]
 
 MASKS = 4
-"""Masks that take turns for each number of lanes: each waits six cycles for its last one, in which a core finds a dozen minima, or two dozen beside additions on other units (x86 has seven mask registers)."""
+"""Masks that take turns for each type: each waits six cycles for its last one, in which a core finds a dozen minima, or two dozen beside additions on other units (x86 has seven mask registers)."""
+
+IN_VECTORS = 1
+"""The same where masks are vectors (AVX2): one takes a cycle, and registers are few."""
 
 
 @dataclass(slots=True)
 class Hope:
-    """Extrema without regard to NaN, and where there was one. masks: by lanes, the addresses of those that take turns, and how often that was. waiting: a candidate without a partner yet, by its type.
+    """Extrema without regard to NaN, and where there was one. masks: by their type, the addresses of those that take turns, and how often that was; bits of one lane are all ones as long as no NaN came along. waiting: a candidate without a partner yet, by its type.
     arguments: of argmin and argmax, what holds their indices."""
 
     builder: Builder
     entry: Lines
-    masks: dict[int, list[Value]] = field(default_factory=dict)
-    turns: dict[int, int] = field(default_factory=dict)
+    masks: dict[Type, list[Value]] = field(default_factory=dict)
+    turns: dict[Type, int] = field(default_factory=dict)
     waiting: dict[Type, Value] = field(default_factory=dict)
     arguments: dict[Place, None] = field(default_factory=dict)
 
@@ -48,11 +51,17 @@ class Hope:
 
     def _note(self, one: Value, other: Value) -> None:
         b, type_ = self.builder, type_of("i1", one.lanes)
-        masks = self.masks.setdefault(one.lanes, [])
-        turn = self.turns[one.lanes] = self.turns.get(one.lanes, -1) + 1
-        if len(masks) < MASKS:
+        in_vectors = b.module.instructions.avx2 and one.lanes > 1
+        if in_vectors:
+            type_ = one.type.integers()
+        masks = self.masks.setdefault(type_, [])
+        turn = self.turns[type_] = self.turns.get(type_, -1) + 1
+        most = IN_VECTORS if in_vectors else MASKS
+        if len(masks) < most:
             with b.into(self.entry):
                 masks.append(b.emit(POINTER, f"alloca {type_}"))
-        place = masks[turn % MASKS]
+        place = masks[turn % most]
         whole = b.emit(type_, f"load {type_}, {place}")
-        b.write(f"store {b.binary('and', whole, b.compare('ord', one, other))}, {place}")
+        ordered = b.compare("ord", one, other)
+        ordered = b.convert("sext", ordered, type_.element) if in_vectors else ordered
+        b.write(f"store {b.binary('and', whole, ordered)}, {place}")

@@ -69,8 +69,29 @@ def test_one_instruction_for_each_and_a_mask_for_two() -> None:
     x = np.zeros((64, 64))
     lowered = pm.einsum(BEST_PATHS.format(op="max", dtype="f64"), target=AVX512, threads=1).lower(x, x)
     assert "vcmpordpd" in lowered.text("asm")
-    lowered = pm.einsum(BEST_PATHS.format(op="max", dtype="f64"), target=AVX2, threads=1).lower(x, x)
-    assert "fcmp ord" not in lowered.text("llvm")
+    neon = pm.einsum(BEST_PATHS.format(op="max", dtype="f64"), target=pm.Target("aarch64"), threads=1).lower(x, x)
+    assert "fcmp ord" not in neon.text("llvm")
+
+
+@pytest.mark.parametrize(("op", "instruction"), [("max", "vmaxps"), ("argmin", "vminps")])
+def test_masks_are_vectors_where_no_registers_are_for_them(op: str, instruction: str) -> None:
+    """One whose lanes are as wide as the numbers': narrower ones would be packed and unpacked in each step."""
+    x = np.zeros((64, 1024), "f")
+    text = pm.einsum(ROWS.format(op=op, dtype="f32"), target=AVX2, threads=1).lower(x).text("asm")
+    loops = [block for block in re.split(r"^\.L\w+:\n", text, flags=re.M) if "vcmpordps" in block and "(%r" in block]
+    body = re.split(r"^\tj\w+\t", loops[0], flags=re.M)[0]
+    steps = body.count(instruction)
+    assert steps >= 4
+    assert body.count("vcmpordps") == steps // 2
+    assert "vcmpunordps" not in body
+    assert "vpackss" not in body
+
+
+def test_short_rows_of_floats_are_searched_as_written_where_masks_are_vectors() -> None:
+    short, long = (np.zeros((64, columns), "f") for columns in (64, 1024))
+    program = pm.einsum(ROWS.format(op="argmin", dtype="f32"), target=AVX2, threads=1)
+    assert "again." not in program.lower(short).text("llvm")
+    assert "again." in program.lower(long).text("llvm")
 
 
 def test_masks_take_turns() -> None:
