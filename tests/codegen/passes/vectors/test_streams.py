@@ -324,6 +324,29 @@ def test_the_first_vector_lies_as_all_others_do() -> None:
         assert (end - lead) % 8 == 0
 
 
+SMOOTHED = """
+def smoothed(x: {dtype}["N K"]):
+    y: {dtype}["N K"] = 0
+    if 1 <= k < K - 1:
+        y[n, k] = x[n, k - 1] + x[n, k] + x[n, k + 1]
+    return y
+"""
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("f32", 258), ("f64", 130)])
+def test_rows_with_slow_ends_start_at_a_line_where_they_are_long(dtype: str, columns: int) -> None:
+    """The ends of a row that starts at a line are stored under masks, which AVX2 has in vectors."""
+    program = SMOOTHED.format(dtype=dtype)
+    for target, width, leads in (
+        ("x86-64-v3", columns, True),
+        ("x86-64-v3", columns - 8, False),
+        ("x86-64-v4", columns - 8, True),
+    ):
+        x = np.zeros((50, width), f"f{int(dtype[1:]) // 8}")
+        text = pm.einsum(program, target=pm.Target(target), threads=1).lower(x).text("loops")
+        assert ("_lead" in text) == leads
+
+
 NORM = """
 def norm(x: {dtype}["N K"]):
     m[n] = sum[k](x[n, k]) / K
