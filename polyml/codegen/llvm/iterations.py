@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import INDEX, Lines, Value, integer
-from polyml.codegen.llvm.masks import lanes_before, leading
+from polyml.codegen.llvm.masks import lanes_before, leading_lanes
 from polyml.codegen.llvm.memory.access import access
 from polyml.codegen.llvm.memory.addresses import Level
 from polyml.codegen.llvm.memory.phases import phases_of, written_phases
@@ -48,7 +48,8 @@ def inside_loop(
     if node.kind == "vector" and node.width > 1:
         assert lanes is None, "internal: a vector loop inside another"
         mask = lanes_before(state, node, upper) if node.masked else None
-        lanes = Lanes(node.variable, node.width, mask, leading=leading(node) if mask is not None else None)
+        count = None if mask is None else leading_lanes(state, node, current, upper)
+        lanes = Lanes(node.variable, node.width, mask, leading=count)
         state.phases, state.written = phases_of(node, state.flat), written_phases(node, state.flat)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)

@@ -11,7 +11,7 @@ from polyml.codegen.loops import For
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.sets.affine import affine
 
-__all__ = ["lanes_before", "lanes_from", "leading"]
+__all__ = ["lanes_before", "lanes_from", "leading", "leading_lanes"]
 
 _LANES_OF_I32_MASKS = 16
 
@@ -29,6 +29,15 @@ def leading(node: For) -> int | None:
     """How many lanes of a loop of one iteration are before the upper bound, where that is a number."""
     extent = node.upper - node.lower
     return extent.constant if extent.is_constant and 0 < extent.constant < node.width else None
+
+
+def leading_lanes(state: State, node: For, current: Value, upper: Value) -> int | Value | None:
+    """How many lanes are before the upper bound, more than there are or not, where somebody asks for that."""
+    known = leading(node)
+    if known is not None or not state.builder.module.instructions.avx2:
+        return known
+    b = state.builder
+    return b.intrinsic("smax", b.binary("sub", upper, current), integer(0))
 
 
 def lanes_from(state: State, condition: Expr) -> Value | None:

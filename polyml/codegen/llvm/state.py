@@ -26,14 +26,14 @@ ZERO = "@polyml.zero = internal constant [64 x i8] zeroinitializer, align 64"
 class Lanes:
     """The vector loop around: its variable stands for `variable + <0..width-1>`.
 
-    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely). leading: how many act, where those are the first ones and their number is known.
+    mask: the lanes that act (None: all). any: whether at least one of them does (None: surely). leading: how many act, where those are the first ones: a number, or an i64 that may be larger than all (only where masks are vectors).
     """
 
     variable: str
     width: int
     mask: Value | None = None
     any: Value | None = None
-    leading: int | None = None
+    leading: int | Value | None = None
 
     @property
     def all_set(self) -> Value:

@@ -11,6 +11,7 @@ import numpy as np
 
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.functions.outline import PARALLEL
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import Loaded, Machine, compile_object, host, load_object
 from polyml.codegen.llvm.memory.storage import SCRATCH, SCRATCH_FREE
 from polyml.codegen.loops import Assign, For, Function, Node, Place, Scope, Variable
@@ -152,11 +153,16 @@ Call = Callable[[Mapping[str, np.ndarray], Mapping[str, int]], dict[str, np.ndar
 
 
 def compile_functions(
-    functions: Sequence[Function], *, machine: Machine | None = None, precise: bool = False, parallel: bool = True
+    functions: Sequence[Function],
+    *,
+    machine: Machine | None = None,
+    instructions: Instructions | None = None,
+    precise: bool = False,
+    parallel: bool = True,
 ) -> list[Call]:
     """The functions as one module, under names of its own: a second function costs LLVM a twentieth of the first."""
     named = [replace(function, name=f"kernel{number}") for number, function in enumerate(functions)]
-    text = emit_module(named, precise=precise, parallel=parallel)
+    text = emit_module(named, instructions, precise=precise, parallel=parallel)
     address = ctypes.cast(_in_chunks, ctypes.c_void_p).value
     assert address is not None
     imports = {PARALLEL: address, **{name: support().symbols[name] for name in (SCRATCH, SCRATCH_FREE)}}

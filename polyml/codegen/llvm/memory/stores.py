@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyml.codegen.llvm.ir import BIT, POINTER, Value
+from polyml.codegen.llvm.ir import BIT, POINTER, Value, integer
 from polyml.codegen.llvm.memory.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.memory.between import put_between
 from polyml.codegen.llvm.memory.known_elements import forget
@@ -95,7 +95,11 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
     assert lanes is not None
     variable = where.slot.variable
     if lanes.mask is not None:
-        if lanes.leading is not None and not value.type.is_pair and variable.dtype.itemsize * lanes.width <= HALF:
+        if isinstance(lanes.leading, Value) and not value.type.is_pair and variable.scope == "global":
+            _store_first(state, pointer, value, lanes.leading, variable.dtype.alignment)
+            return
+        short = not value.type.is_pair and variable.dtype.itemsize * lanes.width <= HALF
+        if isinstance(lanes.leading, int) and short:
             _store_leading(state, pointer, value, lanes.leading, variable.dtype.alignment)
             return
         if value.type.is_pair:
@@ -124,6 +128,34 @@ def _store_leading(state: State, pointer: Value, value: Value, count: int, align
         place = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {start}") if start else pointer
         b.write(f"store {part}, {place}, align {align}")
         start += length
+
+
+def _store_first(state: State, pointer: Value, value: Value, count: Value, align: int) -> None:
+    """As many elements of a vector as a number says that is known when it runs: all, or a piece for each of its bits. Rows of one length take the same branches each time."""
+    b, width = state.builder, value.lanes
+    whole, part, after = b.fresh("whole"), b.fresh("part"), b.fresh("stored")
+    b.branch(b.compare("sge", count, integer(width)), whole, part)
+    b.start(whole)
+    b.write(f"store {value}, {pointer}, align {align}")
+    b.jump(after)
+    b.start(part)
+    while width > 1:
+        half = width // 2
+        low = b.shuffle(value, range(half)) if half > 1 else b.extract(value, 0)
+        piece, rest = b.fresh("piece"), b.fresh("rest") if half > 1 else after
+        before = b.block
+        b.branch(b.compare("ne", b.binary("and", count, integer(half)), integer(0)), piece, rest)
+        b.start(piece)
+        b.write(f"store {low}, {pointer}, align {align}")
+        if half > 1:
+            high = b.shuffle(value, range(half, width))
+            behind = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {half}")
+        b.jump(rest)
+        b.start(rest)
+        if half > 1:
+            value = b.emit(low.type, f"phi {low.type} [{low.text}, %{before}], [{high.text}, %{piece}]")
+            pointer = b.emit(POINTER, f"phi {POINTER} [{pointer.text}, %{before}], [{behind.text}, %{piece}]")
+        width = half
 
 
 def _is_aligned(state: State, where: Access, size: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import machine_of
 from polyml.codegen.loops import Allocate, For, Function, If
 from polyml.dtypes import DTYPES, boolean, f32, f64, i32, i64
@@ -68,6 +69,30 @@ def test_a_known_number_of_lanes_is_stored_in_pieces(dtype: str) -> None:
         np.testing.assert_array_equal(out["y"], x.ravel(), err_msg=str(x.shape))
     text = emit_module([function_of(bodies[-1], {}, ["N"], variables=variables)])
     assert ("masked.store" in text) == (d.kind == "c")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_number_of_lanes_is_stored_in_pieces_where_masks_are_vectors(dtype: str) -> None:
+    """Of every number that comes up when it runs, none or more than there are lanes as well; a guard page is behind them."""
+    d, target = DTYPES[dtype], Target("x86-64-v3")
+    if not target.runs_here:
+        pytest.skip("another machine's instructions")
+    variables = [variable("y", d, "N"), variable("x", d, "N")]
+    widths = (2, 4, 8, 32)
+    bodies = [
+        [replace(vector("i", "N", width, store("y", "i", read("x", d, "i"))), lower=affine("L"))] for width in widths
+    ]
+    functions = [function_of(body, {}, ["N", "L"], variables=variables) for body in bodies]
+    instructions = Instructions.of(target)
+    copies = compile_functions(functions, machine=machine_of(target), instructions=instructions)
+    for copy, width in zip(copies, widths, strict=True):
+        for size in range(width + 3):
+            x = numbers(size, "bool" if dtype == "bool" else "int32").astype(d.numpy)
+            for first in {0, size // 2, size}:
+                out = copy({"y": np.zeros(size, d.numpy), "x": x}, {"N": size, "L": first})
+                expected = np.where(np.arange(size) < first, np.zeros_like(x), x)
+                np.testing.assert_array_equal(out["y"], expected, err_msg=f"{first} to {size} of {width}")
+    assert ("masked.store" in emit_module(functions, instructions)) == (d.kind == "c")
 
 
 @pytest.mark.parametrize("size", [16, 32, 29])
