@@ -108,6 +108,13 @@ class Target:
         return self.architecture in ("aarch64", "arm64")
 
     @property
+    def least_masked(self) -> int:
+        """Bits of the smallest elements whose vectors it reads and writes under a mask by one instruction: vpmaskmovd of AVX2, vmovdqu8 of AVX-512BW. For smaller ones LLVM writes a branch for each element."""
+        if self.architecture == "x86_64":
+            return 8 if "+avx512bw" in self.features.split(",") or self.cpu == "x86-64-v4" else 32
+        return 8
+
+    @property
     def multiplies_bf16(self) -> bool:
         """Whether it has the instruction (AVX512_BF16) that `dot_bf16` counts; where it has not, a `dot_bf16` that somebody gives is computed in f32."""
         return self.architecture == "x86_64" and {"+avx512bf16", "+avx512vl"} <= set(self.features.split(","))

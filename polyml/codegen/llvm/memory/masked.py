@@ -3,13 +3,23 @@
 The alignment is an argument of its own, as up to LLVM 21; later ones, which have it beside the pointer, read that form, too. In the later form the earlier ones abort the process.
 """
 
-from polyml.codegen.llvm.ir import Builder, Type, Value
+from collections.abc import Callable
+
+from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, flat
 
 
 def masked_load(b: Builder, pointer: Value, align: int, mask: Value, others: Value) -> Value:
     """The elements from the address on for the lanes of the mask; the other lanes are those of `others`, whose type the result has."""
-    name = f"llvm.masked.load.{others.type.mangled}.p0"
-    return _read(b, name, pointer, align, mask, others)
+    type_, name = others.type, f"llvm.masked.load.{others.type.mangled}.p0"
+    if not _is_long(b, type_, mask):
+        return _read(b, name, pointer, align, mask, others)
+    parameters = {"where": pointer, "mask": mask, "others": others}
+
+    def body(inner: Builder, given: dict[str, Value]) -> str:
+        return f"ret {_read(inner, name, given['where'], align, given['mask'], given['others'])}"
+
+    called = _function(b, f"masked.load.{type_.mangled}.{align}", str(type_), parameters, body)
+    return b.emit(type_, f"call {type_} @{called}({pointer}, {mask}, {others})")
 
 
 def masked_gather(b: Builder, pointers: Value, align: int, mask: Value, others: Value) -> Value:
@@ -20,12 +30,41 @@ def masked_gather(b: Builder, pointers: Value, align: int, mask: Value, others: 
 
 def masked_store(b: Builder, value: Value, pointer: Value, align: int, mask: Value) -> None:
     """Writes the lanes of the mask from the address on."""
-    _write(b, f"llvm.masked.store.{value.type.mangled}.p0", value, pointer, align, mask)
+    name = f"llvm.masked.store.{value.type.mangled}.p0"
+    if not _is_long(b, value.type, mask):
+        _write(b, name, value, pointer, align, mask)
+        return
+
+    def body(inner: Builder, given: dict[str, Value]) -> str:
+        _write(inner, name, given["value"], given["where"], align, given["mask"])
+        return "ret void"
+
+    parameters = {"value": value, "where": pointer, "mask": mask}
+    called = _function(b, f"masked.store.{value.type.mangled}.{align}", "void", parameters, body)
+    b.write(f"call void @{called}({value}, {pointer}, {mask})")
 
 
 def masked_scatter(b: Builder, value: Value, pointers: Value, align: int, mask: Value) -> None:
     """Writes each lane of the mask to its address."""
     _write(b, f"llvm.masked.scatter.{value.type.mangled}.{pointers.type.mangled}", value, pointers, align, mask)
+
+
+def _is_long(b: Builder, type_: Type, mask: Value) -> bool:
+    """Whether the access is a branch per element (Target.least_masked): as a function of its own it stands in the module once, not for each row of each block of a copy (12 s of compilation)."""
+    return type_.bits < b.module.instructions.least_masked and not mask.is_constant
+
+
+def _function(
+    b: Builder, name: str, result: str, parameters: dict[str, Value], body: Callable[[Builder, dict[str, Value]], str]
+) -> str:
+    """The name of an internal function, which is written when it is first asked for. body: writes it, and gives its last instruction."""
+    if name not in b.module.definitions:
+        lines: Lines = []
+        last = body(Builder(b.module, lines), {n: Value(v.type, f"%{n}") for n, v in parameters.items()})
+        header = f"define internal {result} @{name}({', '.join(f'{v.type} %{n}' for n, v in parameters.items())})"
+        text = "\n".join(["entry:", *flat(lines), f"  {last}"])
+        b.module.definitions[name] = f'{header} noinline nounwind "prefer-vector-width"="512" {{\n{text}\n}}'
+    return name
 
 
 def zeros(type_: Type) -> Value:
