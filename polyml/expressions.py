@@ -66,6 +66,13 @@ class _Hashed:
     _hash: int
 
 
+class _Kept(_Hashed):
+    """And one for the reads below, which pass after pass asks for."""
+
+    __slots__ = ("_reads",)
+    _reads: tuple[Read, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Read(_Hashed):
     """The element of `tensor` at `subscripts`; a subscript that is an expression is a gather (its dtype is an integer's)."""
@@ -93,7 +100,7 @@ class Read(_Hashed):
 
 
 @dataclass(frozen=True, slots=True)
-class Apply(_Hashed):
+class Apply(_Kept):
     """`op` (a row of polyml.ops.OPS) applied to `args`. For `select` only the chosen value's reads happen."""
 
     op: str
@@ -124,6 +131,7 @@ class Apply(_Hashed):
 
 
 _set_hash = vars(_Hashed)["_hash"].__set__  # the classes are frozen
+_set_reads = vars(_Kept)["_reads"].__set__
 
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
@@ -173,9 +181,20 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def reads_of(expr: Expr) -> list[Read]:
     """All reads, those inside gathered subscripts included, in the order of the text."""
+    if not isinstance(expr, Apply):
+        return _reads_of(expr)
+    try:
+        return list(expr._reads)
+    except AttributeError:
+        found = _reads_of(expr)
+        _set_reads(expr, tuple(found))
+        return found
+
+
+def _reads_of(expr: Expr) -> list[Read]:
     found: list[Read] = []
     stack: list[Expr] = [expr]
-    while stack:  # walk(), but for passes that ask this of every node
+    while stack:  # walk(), without what is not asked for
         node = stack.pop()
         if isinstance(node, Apply):
             stack.extend(reversed(node.args))

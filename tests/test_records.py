@@ -15,7 +15,7 @@ import pytest
 
 from polyml import records
 from polyml.dtypes import f32
-from polyml.expressions import Read
+from polyml.expressions import Apply, Read, reads_of
 from polyml.sets.affine import affine, weighted_sum
 
 Decorator = Callable[..., Any]
@@ -172,6 +172,10 @@ def test_kept_hashes_are_left_behind() -> None:
     assert affine("i").variables() == {"i"}
     assert affine("i").substitute({"i": affine("j") // 2}).variables() == {"j"}
     assert records.replace(affine("i"), terms=()).variables() == frozenset()
+    product = Apply("mul", (value, Read("y", (), f32)), f32)
+    reads_of(product).clear()  # each caller has a list of its own
+    assert reads_of(product) == [value, Read("y", (), f32)] == reads_of(pickle.loads(pickle.dumps(product)))
+    assert reads_of(records.replace(product, args=product.args[:1])) == [value]
 
 
 def test_weighted_sums() -> None:

@@ -227,8 +227,10 @@ class Affine(_Kept):
 
     def substitute(self, values: Mapping[str, Affine | int]) -> Affine:
         """The expression with variables replaced, all at once."""
+        if self.variables().isdisjoint(values):
+            return self
         sums: dict[Atom, int] = {}
-        constant, same = self.constant, True
+        constant = self.constant
         for atom, coefficient in self.terms:
             match atom:
                 case str():
@@ -241,11 +243,10 @@ class Affine(_Kept):
                     term = atom.numerator.substitute(values) // atom.denominator
                 case Extremum():
                     term = _extremum(atom.kind, [operand.substitute(values) for operand in atom.operands])
-            same = False
             constant += term.constant * coefficient
             for inner, factor in term.terms:
                 sums[inner] = sums.get(inner, 0) + factor * coefficient
-        return self if same else _from_terms(sums, constant)
+        return _from_terms(sums, constant)
 
     def replace(self, atom: Atom, value: Affine | int) -> Affine:
         """The expression with one of its own atoms replaced, where it stands in the sum (not inside of others)."""
