@@ -2,7 +2,7 @@
 
     c[n] = sum[k](select(x[n, k] > t, 1, 0)), 64 bits    becomes    t[n] = sum[k](select(x[n, k] > t, 1, 0)), 16 or 32 bits;    c[n] = i64(t[n])
 
-The range of the terms and how many there are say that nothing wraps. Narrower than what is read the count is no shorter: lanes are as many as the widest numbers allow.
+The range of the terms and how many there are say that nothing wraps. Narrower than what is read the count is no shorter: lanes are as many as the widest numbers allow. So the sum is made apart from the 64 bits that it becomes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.dtypes import DType, i16, i32, u16
-from polyml.expressions import Apply, Expr, IndexValue, Read, walk
+from polyml.expressions import Apply, IndexValue, Read, walk
 from polyml.graph.edit import new_tensor, replace_equations, with_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, box_extents
-from polyml.graph.rules.numbers.short_numbers import Range, fits, in_type, range_of
+from polyml.graph.rules.numbers.short_numbers import Range, fits, in_type, range_of, widest_read
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import affine
 
@@ -49,7 +49,7 @@ def _narrowed(equation: Equation, tensors: dict[str, Tensor]) -> tuple[Op, ...]:
         body=Apply("cast", (read,), wide.dtype),
         span=equation.span,
     )
-    return with_name(replace(equation, result=short, body=body), short), widened
+    return with_name(replace(equation, result=short, body=body, apart=True), short), widened
 
 
 def _type_of(equation: Equation) -> DType | None:
@@ -63,7 +63,8 @@ def _type_of(equation: Equation) -> DType | None:
     if span is None or extents is None:
         return None
     total = _total(span, equation, extents)
-    least = max(_width(expr) for expr in _computed(equation.body))
+    by_place = any(isinstance(expr, IndexValue) for expr in walk(equation.body))
+    least = 8 if by_place else widest_read(equation.body)
     fitting = (d for d in _NARROW if least <= d.itemsize < equation.result.dtype.itemsize and fits(total, d))
     return next(fitting, None)
 
@@ -73,14 +74,3 @@ def _total(span: Range, equation: Equation, extents: dict[str, int]) -> Range:
     for name in equation.reduced:
         terms *= extents[name]
     return min(0, span[0] * terms), max(0, span[1] * terms)
-
-
-def _computed(body: Expr) -> list[Expr]:
-    """What its terms depend on: all but the numbers that are chosen from."""
-    assert isinstance(body, Apply), "internal: another body"
-    return [expr for expr in walk(body.args[0]) if isinstance(expr, Apply | Read | IndexValue)]
-
-
-def _width(expr: Expr) -> int:
-    """Bytes of an element; half precision is computed in single."""
-    return 4 if expr.dtype.is_half else expr.dtype.itemsize

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.dtypes import DType, i16, u16
-from polyml.expressions import Apply, Const, Expr, Read, map_reads
+from polyml.expressions import Apply, Const, Expr, Read, map_reads, reads_of
 from polyml.graph.edit import map_equations, map_expressions, protected_names, with_name
 from polyml.graph.ir import Equation, Graph, Loop, Tensor
 from polyml.graph.rules.boxes import most_values
 from polyml.graph.traverse import all_ops, equation_reads
 
-__all__ = ["Range", "fits", "in_type", "range_of", "shorten_numbers"]
+__all__ = ["Range", "fits", "in_type", "range_of", "shorten_numbers", "widest_read"]
 
 Range = tuple[int, int]
 
@@ -75,7 +75,10 @@ def _short_sum(equation: Equation) -> tuple[DType, Range] | None:
     if terms is None or span is None:
         return None
     total = min(0, span[0] * terms), max(0, span[1] * terms)
-    fitting = (d for d in _SHORT if fits(total, d) and in_type(equation.body, {}, d) is not None)
+    least = widest_read(equation.body)
+    fitting = (
+        d for d in _SHORT if least <= d.itemsize and fits(total, d) and in_type(equation.body, {}, d) is not None
+    )
     dtype = next(fitting, None)
     return None if dtype is None else (dtype, total)
 
@@ -112,6 +115,11 @@ def in_type(expr: Expr, ranges: Mapping[str, Range], dtype: DType) -> Expr | Non
         return None
     first = (_shortened(expr.args[0], ranges),) if expr.op == "select" else ()
     return Apply(expr.op, (*first, *(value for value in made if value is not None)), dtype)
+
+
+def widest_read(expr: Expr) -> int:
+    """Bytes of the widest element that it reads, at least 1: lanes are no more than these allow."""
+    return max((read.dtype.itemsize for read in reads_of(expr)), default=1)
 
 
 def fits(span: Range, dtype: DType) -> bool:
