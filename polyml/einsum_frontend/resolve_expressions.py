@@ -30,7 +30,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
-from polyml.einsum_frontend.walk import children, map_children
+from polyml.einsum_frontend.walk import children, map_children, walk
 from polyml.einsum_frontend.whole_numbers import check_whole_numbers
 from polyml.errors import EinsumSyntaxError
 from polyml.records import dataclass
@@ -110,6 +110,12 @@ def _bounded_by(item: Expression) -> Name | None:
             return name
         case _:
             return None
+
+
+def _unnamed(e: Reducer, scope: Scope, left: frozenset[str], bound: frozenset[str]) -> str | None:
+    """A word among its conditions that nothing has bound: `k` of `sum[k >= m]`, which bounds nothing from above."""
+    words = (n.identifier for item in e.items for n in walk(item) if isinstance(n, Name))
+    return next((word for word in words if word not in left | bound and scope.may_be_index(word)), None)
 
 
 def resolve_expression(e: Expression, names: Names, bound: Mapping[str, str], *, subscript: bool = False) -> Expression:
@@ -206,10 +212,11 @@ def _reducer(e: Reducer, names: Names, bound: Mapping[str, str]) -> Reducer:
         seen.add(item.identifier)
     words = _binds(e, scope, names.left, frozenset(bound))
     if not words:
-        message = f"this {e.kind} binds no index: what its conditions name belongs to the left side, a loop or another reducer"
-        hint = (
-            f"name the index: {e.kind}[k](x[k]); a condition on its own is an `if`, or where(condition, value, other)"
-        )
+        word = _unnamed(e, scope, names.left, frozenset(bound))
+        belongs = "what its conditions name belongs to the left side, a loop or another reducer"
+        message = f"this {e.kind} binds no index: {belongs if word is None else f'its conditions are no upper bound of {word}'}"
+        named = f"{e.kind}[k](x[k])" if word is None else f"{e.kind}[{word}, ..](..), where .. is what it says now"
+        hint = f"name the index: {named}; a condition on its own is an `if`, or where(condition, value, other)"
         raise EinsumSyntaxError(message, span=e.span, hint=hint)
     if e.kind in {"argmax", "argmin"} and len(words) != 1:
         hint = "the result is one index; reduce over the others first"

@@ -123,6 +123,7 @@ REDUCERS = [
     ("word", "y[n] = sum[«exp»](v[n])", "'exp': it is a word of the language", ""),
     ("twice", "y[n] = sum[k, «k»](x[n, k])", "'k' appears twice among the items", ""),
     ("binds nothing", "y[n] = «sum[n < 3](v[n])»", "this sum binds no index", "where(condition"),
+    ("binds nothing from above", "y[n] = «sum[k >= n](v[k])»", "this sum binds no index", "name the index: sum[k, ..]"),
     ("binds nothing but an outer", "y = sum[r < 2](«sum[r < 1](v[r])»)", "this sum binds no index", ""),
     ("argmax over two", "y = «argmax[n, k](x[n, k])»", "argmax works over one index, not 2", "first"),
     ("argmin over two", "y = «argmin[n < 3, k](x[n, k])»", "argmin works over one index, not 2", ""),
