@@ -5,7 +5,10 @@ The alignment is an argument of its own, as up to LLVM 21; later ones, which hav
 
 from collections.abc import Callable
 
-from polyml.codegen.llvm.ir import Builder, Lines, Type, Value, flat
+from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, flat
+
+HALF = 32
+"""Bytes of vectors whose masked stores may be slow: those of AVX take 18 cycles on AMD's processors, ones with mask registers one."""
 
 
 def masked_load(b: Builder, pointer: Value, align: int, mask: Value, others: Value) -> Value:
@@ -42,6 +45,25 @@ def masked_store(b: Builder, value: Value, pointer: Value, align: int, mask: Val
     parameters = {"value": value, "where": pointer, "mask": mask}
     called = _function(b, f"masked.store.{value.type.mangled}.{align}", "void", parameters, body)
     b.write(f"call void @{called}({value}, {pointer}, {mask})")
+
+
+def in_pieces(type_: Type) -> bool:
+    """Whether the first lanes of such a vector are better stored by `store_leading` than under a mask."""
+    return not type_.is_pair and type_.bits // 8 * type_.lanes <= HALF
+
+
+def store_leading(b: Builder, pointer: Value, value: Value, count: int, align: int) -> None:
+    """Writes the first `count` lanes, in pieces of powers of two."""
+    start = 0
+    while start < count:
+        length = 1 << ((count - start).bit_length() - 1)
+        type_ = value.type.of(length)
+        places = ", ".join(f"i32 {k}" for k in range(start, start + length))
+        piece = f"shufflevector {value}, {value.type} poison, <{length} x i32> <{places}>"
+        part = b.emit(type_, piece if length > 1 else f"extractelement {value}, i32 {start}")
+        place = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {start}") if start else pointer
+        b.write(f"store {part}, {place}, align {align}")
+        start += length
 
 
 def masked_scatter(b: Builder, value: Value, pointers: Value, align: int, mask: Value) -> None:

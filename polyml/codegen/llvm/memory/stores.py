@@ -9,7 +9,7 @@ from polyml.codegen.llvm.ir import BIT, POINTER, Value, integer
 from polyml.codegen.llvm.memory.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.memory.between import put_between
 from polyml.codegen.llvm.memory.known_elements import forget
-from polyml.codegen.llvm.memory.masked import masked_scatter, masked_store
+from polyml.codegen.llvm.memory.masked import in_pieces, masked_scatter, masked_store, store_leading
 from polyml.codegen.llvm.state import State
 from polyml.sets.affine import affine
 
@@ -98,9 +98,8 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
         if isinstance(lanes.leading, Value) and not value.type.is_pair and variable.scope == "global":
             _store_first(state, pointer, value, lanes.leading, variable.dtype.alignment)
             return
-        short = not value.type.is_pair and variable.dtype.itemsize * lanes.width <= HALF
-        if isinstance(lanes.leading, int) and short:
-            _store_leading(state, pointer, value, lanes.leading, variable.dtype.alignment)
+        if isinstance(lanes.leading, int) and in_pieces(value.type):
+            store_leading(b, pointer, value, lanes.leading, variable.dtype.alignment)
             return
         if value.type.is_pair:
             mask = b.twice(lanes.mask)
@@ -114,20 +113,6 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
         b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
     else:
         b.write(f"store {value}, {pointer}, align {variable.dtype.alignment}")
-
-
-def _store_leading(state: State, pointer: Value, value: Value, count: int, align: int) -> None:
-    """The first elements of a vector, in pieces of powers of two."""
-    b, start = state.builder, 0
-    while start < count:
-        length = 1 << ((count - start).bit_length() - 1)
-        type_ = value.type.of(length)
-        places = ", ".join(f"i32 {k}" for k in range(start, start + length))
-        piece = f"shufflevector {value}, {value.type} poison, <{length} x i32> <{places}>"
-        part = b.emit(type_, piece if length > 1 else f"extractelement {value}, i32 {start}")
-        place = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {start}") if start else pointer
-        b.write(f"store {part}, {place}, align {align}")
-        start += length
 
 
 def _store_first(state: State, pointer: Value, value: Value, count: Value, align: int) -> None:
@@ -172,9 +157,6 @@ def _is_aligned(state: State, where: Access, size: int) -> bool:
 
 _STORED_WHOLE = frozenset({"float", "double", "i64"})
 """Elements that are not the low bits of longer ones."""
-
-HALF = 32
-"""Bytes of vectors whose masked stores may be slow: those of AVX take 18 cycles on AMD's processors, ones with mask registers one."""
 
 _ALL = "polyml_all"
 

@@ -15,7 +15,7 @@ from typing import Any
 from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, flat, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.memory.known_elements import forget
-from polyml.codegen.llvm.memory.masked import masked_load, masked_store, zeros
+from polyml.codegen.llvm.memory.masked import in_pieces, masked_load, masked_store, store_leading, zeros
 from polyml.codegen.llvm.state import Lanes, State, stored_type
 from polyml.codegen.loops import Assign, For, Function
 from polyml.codegen.rewrite import walk_nodes
@@ -73,6 +73,7 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
         state.lanes.mask,
         columns.slot.variable.lanes > 1,
         move.streaming and move.aligned,
+        _leading(state.lanes),
     )
     state.streams |= block.streaming and (block.lanes is None if loads else block.whole and block.width > 2)
     if state.builder.module.calls_blocks and not isinstance(step, list):
@@ -93,14 +94,14 @@ def _make(state: State, loop: For, move: Assign, upper: Value, evaluate: Evaluat
     step, active = _step(state, *to, loop.variable), _active(state, loop, upper)
     variable, pointer = columns.slot.variable, columns.pointer
     type_, roomy = stored_type(variable, width), variable.lanes > 1
-    block = _Block(b, type_, pointer, 0, pointer, step, count, False, active, lanes.mask, roomy, streaming=False)
+    block = _Block(b, type_, pointer, 0, pointer, step, count, False, active, lanes.mask, roomy, False, _leading(lanes))
     made: list[Value] = []
     for row in range(width):
         value = substitute(move.value, {lanes.variable: affine(lanes.variable) + row})
         with state.within(Lanes(loop.variable, width, block.mask(row))):
             made.append(b.splat(evaluate(state, value), width))
     for column, one in enumerate(transposed(b, made, range(width.bit_length() - 1))[:count]):
-        _write(b, block.column(column), one, block.side_by_side)
+        block.write_column(column, one)
     forget(state, move.target.variable)
 
 
@@ -165,10 +166,15 @@ def _active(state: State, loop: For, upper: Value) -> Value | None:
     return b.compare("slt", b.iota(width), b.splat(left, width))
 
 
+def _leading(lanes: Lanes) -> int | None:
+    """How many lanes act, where those are the first ones and their number is known."""
+    return lanes.leading if isinstance(lanes.leading, int) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Block:
     """type: of a row or column. rows: the first column's element of each lane's row, elements `stride` apart (None: one address per lane). columns: where the first column's lanes are side by side; the next are `step` elements further, `count` in all (or where each of them is).
-    reversed: rows run towards smaller addresses. active: the columns that act (None: all); lanes: the lanes that do; roomy: columns are scratch memory, which has room for all lanes. streaming: whole rows or columns are written past the caches, to aligned addresses."""
+    reversed: rows run towards smaller addresses. active: the columns that act (None: all); lanes: the lanes that do; roomy: columns are scratch memory, which has room for all lanes. streaming: whole rows or columns are written past the caches, to aligned addresses. leading: how many lanes act, where those are the first ones and their number is known."""
 
     builder: Builder
     type: Type
@@ -182,6 +188,7 @@ class _Block:
     lanes: Value | None
     roomy: bool
     streaming: bool
+    leading: int | None
 
     @property
     def width(self) -> int:
@@ -222,7 +229,7 @@ class _Block:
                 how = f"align {self.type.bits // 8 * width}, !nontemporal !{{i32 1}}"
                 self.builder.write(f"store {value}, {self.column(column)}, {how}")
             else:
-                _write(self.builder, self.column(column), value, self.side_by_side)
+                self.write_column(column, value)
 
     def store(self) -> None:
         width, half = self.width, self.width // 2
@@ -246,6 +253,13 @@ class _Block:
         made, starts = transposed(self.builder, columns, range(width.bit_length() - 1)), self.starts()
         for row, value in enumerate(made):
             _write(self.builder, starts[row], value, self.mask(row))
+
+    def write_column(self, number: int, value: Value) -> None:
+        """Writes a column's lanes that act."""
+        if self.leading is not None and not self.roomy and in_pieces(self.type):
+            store_leading(self.builder, self.column(number), value, self.leading, self.align)
+        else:
+            _write(self.builder, self.column(number), value, self.side_by_side)
 
     # -- memory -----------------------------------------------------------------------------------------------------------------
 
