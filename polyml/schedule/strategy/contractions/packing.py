@@ -73,16 +73,19 @@ class BlockPacking(BlockTiles):
         loops = [self.loop(i, copy) for i in plan.row_side] if whole else []
         *outer, last = plan.reduced
         parallel = shared in ("rows", "row side", BLOCKS) and shares_row_packing(plan, self.threads)
-        # Threads take several rows at a time, too: each asks for the ones to come.
-        together = 1 if plan.row_lines and not parallel else TOGETHER
-        loops += [*(self.loop(i, copy) for i in outer), self.loop(last, copy, tile=together)]
+        tile, lanes = self.loop(plan.rows, copy, tile=plan.tile.rows), self.loop(plan.rows, copy).marked("vector:1")
+        loops += [self.loop(i, copy) for i in outer]
+        if plan.rows_along:
+            # Rows that are contiguous along the sum are read from end to end, and transposed in registers.
+            tiles = [tile, lanes, self.loop(last, copy)]
+        else:
+            # Threads take several rows at a time, too: each asks for the ones to come.
+            together = 1 if plan.row_lines and not parallel else TOGETHER
+            loops.append(self.loop(last, copy, tile=together))
+            tiles = [tile, self.loop(last, copy), lanes] if together > 1 else [tile, lanes]
         if parallel:
-            loops[0] = loops[0].marked("parallel")
-        # Rows that are contiguous along the sum are transposed in registers.
-        inner = [self.loop(plan.rows, copy).marked("vector:1")]
-        if together > 1:
-            inner.insert(0, self.loop(last, copy))
-        tiles = [self.loop(plan.rows, copy, tile=plan.tile.rows), *(inner[::-1] if plan.rows_along else inner)]
+            first = loops if loops else tiles
+            first[0] = first[0].marked("parallel")
         # Apart from the rest, full panels have rows of a constant number of lanes.
         return around(
             leaf,
