@@ -26,7 +26,7 @@ class Blocking:
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (blocking/order.py). rows_ahead: all rows are packed once per block of the reduction, whose
-    blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. row_lines: what a register tile has of each of their terms is a cache line, or a half. in_place: a block of the vector operand is as good as a panel where it lies.
+    blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. row_lines: what a register tile has of each of their terms is a cache line, or a half. in_place: a block of the vector operand is as good as a panel where it lies. rows_in_l2: so many packed rows go along one panel after the other, which stays in L1; 0: panels follow each other along a tile's rows.
     last: vectors of the last register tiles along the lanes, where other ones than whole tiles and what is left are better. strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (blocking/rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
@@ -53,6 +53,7 @@ class Blocking:
     rows_along: bool = False
     row_lines: bool = False
     in_place: bool = False
+    rows_in_l2: int = 0
     last: tuple[int, ...] = ()
     strips: bool = False
     rest: int = 0
@@ -99,6 +100,7 @@ class Blocking:
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         packed += ", tiles in the order of the result" if self.result_order else ""
         packed += " ahead of all columns" if self.rows_ahead else ""
+        packed += f", {self.rows_in_l2} rows along each panel" if self.rows_in_l2 else ""
         packed += f", the last ones of {' and '.join(map(str, self.last))} vectors" if self.last else ""
         packed += f"; {self.rest} more {self.lanes} with lanes along {self.rest_lanes}" if self.rest else ""
         return f"{tile}; {packed}" + (f"; blocks of {blocks}" if blocks else "")

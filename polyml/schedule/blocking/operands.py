@@ -7,6 +7,7 @@ from math import ceil, prod
 
 from polyml.schedule.blocking.order import rows_to_l1
 from polyml.schedule.blocking.sides import Sides
+from polyml.schedule.blocking.sizes import rows_pass
 from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.register_tiles import RegisterTile
@@ -98,11 +99,13 @@ def is_read_once(scop: Scop, model: StatementModel, sides: Sides, rows: str) -> 
 def rows_meet(
     model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
 ) -> bool:
-    """Whether a tile's rows lie pages apart, so that their lines, half of one and more for each term, meet in sets of L1 that have no room for them beside a panel, which L1 would hold otherwise."""
+    """Whether a tile's rows lie pages apart, so that their lines meet in sets of L1 that have no room for them beside a panel, which L1 would hold otherwise: half a line and more for each term, or any where
+    packed rows pass by panels that stay in L1."""
     panel = prod(depth.values()) * tile.vectors * target.vector_bytes
-    many = 2 * tile.rows * model.itemsize > target.line_bytes and _panels(model, sides, tile, target) >= MEETINGS
+    many = 2 * tile.rows * model.itemsize > target.line_bytes or rows_pass(model, sides, tile, depth, target)
     return (
         many
+        and _panels(model, sides, tile, target) >= MEETINGS
         and _pages_apart(model, sides, rows)
         and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
     )

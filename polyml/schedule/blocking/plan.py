@@ -27,6 +27,8 @@ from polyml.schedule.blocking.sizes import (
     is_short,
     rows_along,
     rows_fit,
+    rows_in_l2,
+    rows_pass,
     shares,
     streamed_sizes,
     whole_sizes,
@@ -141,6 +143,7 @@ def _with_tile(
     held += [rows, *sides.reduced] if row_operand is not None else []
     if any(i in endless and sizes.get(i, 1) >= model.extents[i] for i in held):
         return None
+    tall_panels = row_operand is not None and not short and rows_pass(model, sides, tile, depth, target)
     several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
     ahead = several and not short and row_operand is not None
     ahead = ahead and rows_fit(model, sides.out, sides.others[0], depth, target)
@@ -160,6 +163,7 @@ def _with_tile(
         in_place=packs_rows
         and not (ends or short or row_operand)
         and (is_near(model, sides, sizes, target) or is_held(scop, model, sides, target)),
+        rows_in_l2=rows_in_l2(model, rows, tile, depth, target) if tall_panels else 0,
         last=_last_tiles(model, sides, tile, sizes, target) if packed and not (turned or ends) else (),
         ends=ends,
         worth=worth,

@@ -22,6 +22,8 @@ __all__ = [
     "is_short",
     "rows_along",
     "rows_fit",
+    "rows_in_l2",
+    "rows_pass",
     "shares",
     "streamed_sizes",
     "whole_sizes",
@@ -44,6 +46,9 @@ PANELS = 4
 FEWEST_PANELS = 2
 """The same where L1 holds neither a panel nor a tile's rows from one tile to the next."""
 
+LONG_PANEL = 256
+"""Terms of a panel that half of L1 holds, at least, for rows to pass by it: shorter blocks of the sum would mean more sweeps over C than they save."""
+
 FEW_USES = 64
 """Multiply-adds with each element of an operand up to which reading it takes as long as they do: blocks are larger then, since what decides is how long the pieces are that memory is asked for."""
 
@@ -55,7 +60,7 @@ def depths(
     scop: Scop, statement: Statement, model: StatementModel, sides: Sides, tile: RegisterTile, target: Target
 ) -> dict[str, int]:
     """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1, and up to three eighths where they are contiguous along it:
-    whole lines, and each block fewer is a sweep over C less. Two thirds where a panel of the vector operand takes more than half of L1 even so, since rows are pushed out by panels then.
+    whole lines, and each block fewer is a sweep over C less. Of several blocks none is longer than a panel in half of L1, where that is long; where it is not and a panel takes more even so, the rows take two thirds of L1, since they are pushed out by panels then.
 
     Whole where something else follows in the region, which needs the finished sum while that is in registers, or puts other values in its place.
     """
@@ -75,7 +80,10 @@ def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Targ
     if rows_along(sides):
         step, row = tile.vectors * target.vector_bytes, tile.rows * model.itemsize
         room = max(room, min(3 * target.l1_bytes // 8 // row, _room(model, sides, target) // (PANELS * step)))
-        if len(reduced) == 1 and 2 * room * step > target.l1_bytes:
+        held = target.l1_bytes // 2 // step
+        if len(reduced) == 1 and held >= LONG_PANEL:
+            room = room if model.extents[reduced[0]] <= room else min(room, held)
+        elif len(reduced) == 1 and 2 * room * step > target.l1_bytes:
             room = max(
                 room, min(2 * target.l1_bytes // 3 // row, _room(model, sides, target) // (FEWEST_PANELS * step))
             )
@@ -175,6 +183,24 @@ def rows_fit(
     result = prod(e for i, e in model.extents.items() if out.stride(i) != 0)
     deep = prod(depth.values()) >= SWEPT_DEPTH
     return rows * model.itemsize <= room and (deep or result * model.itemsize <= room)
+
+
+def rows_pass(
+    model: StatementModel, sides: Sides, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> bool:
+    """Whether packed rows had better pass by panels that stay in L1 than panels by rows: a panel takes no more than half of L1, and what a step reads of the rows is less than what it reads of the panel.
+    Rows of C are whole lines: panels side by side share lines otherwise, which are in L1 for the second one only if it follows."""
+    step, row = tile.vectors * target.vector_bytes, tile.rows * model.itemsize
+    panel = prod(depth.values()) * step
+    if any((sides.out.stride(i) or 0) * model.itemsize % target.line_bytes for i in sides.rows):
+        return False
+    return target.l1_bytes // 2 >= LONG_PANEL * step and row < step and panel <= target.l1_bytes // 2
+
+
+def rows_in_l2(model: StatementModel, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target) -> int:
+    """Rows that pass by a block's panels, one after the other: an eighth of L2, beside the block."""
+    room = target.l2_bytes // 8 // (prod(depth.values()) * model.itemsize)
+    return even(model.extents[rows], max(room, tile.rows), tile.rows)
 
 
 def whole_sizes(

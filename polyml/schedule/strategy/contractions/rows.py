@@ -54,6 +54,9 @@ class BlockRows(BlockPacking):
         plan, packed = self.nest.plan, self.nest.copies.row_copy is not None
         tile = self.loop(plan.rows, self.statements, tile=plan.tile.rows)
         tile = tile.marked("parallel" if shared == "rows" else None)
+        if plan.rows_in_l2 and shared != "rows":
+            blocks = [self.loop(plan.rows, self.statements, tile=plan.rows_in_l2)] if plan.rows_ahead else []
+            return around(leaf, blocks, lambda n: self.panels(n, jam_inside=True, along=True))
         if not plan.rest:
             return around(leaf, [tile], lambda n: self.panels(n, jam_inside=packed))
         parts: list[Part] = [(self.nest.statements, "", lambda n: self.panels(n, jam_inside=packed))]

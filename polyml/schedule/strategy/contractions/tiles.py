@@ -19,16 +19,17 @@ __all__ = ["BlockTiles"]
 class BlockTiles(BlockParts):
     """Builds the loops over register tiles, down to the sum: full ones first, then the rest, so that most have numbers of iterations that are known."""
 
-    def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool) -> isl.ScheduleNode:
-        """The panels of a block for a register tile's rows. jam_inside: the loop over these rows stands inside of the one over panels."""
+    def panels(self, leaf: isl.ScheduleNode, *, jam_inside: bool, along: bool = False) -> isl.ScheduleNode:
+        """The panels of a block for a register tile's rows. jam_inside: the loop over these rows stands inside of the one over panels. along: so does the one over register tiles."""
         plan, names = self.nest.plan, self.nest.statements
         jam = [self.loop(i, names).marked(f"jam:{plan.tile.rows}") for i in self.rows_index]
+        tiles = [self.loop(plan.rows, names, tile=plan.tile.rows)] if along else []
         loops = [] if jam_inside else jam[:]
         if not plan.result_order:
             loops += [self.loop(i, names) for i in plan.vector_side]
 
         def tile(node: isl.ScheduleNode, vectors: int = plan.tile.vectors) -> isl.ScheduleNode:
-            inner = [self.loop(plan.lanes, names, tile=plan.width)] + (jam if jam_inside else [])
+            inner = [self.loop(plan.lanes, names, tile=plan.width)] + tiles + (jam if jam_inside else [])
             inner.append(self.loop(plan.lanes, names).marked(f"vector:{vectors}"))
             return around(node, inner, self.kernel)
 
@@ -38,7 +39,7 @@ class BlockTiles(BlockParts):
 
         def last(node: isl.ScheduleNode, vectors: int) -> isl.ScheduleNode:
             lanes = self.loop(plan.lanes, names).marked(f"vector:{vectors}")
-            return around(node, [*(jam if jam_inside else []), lanes], self.kernel)
+            return around(node, [*tiles, *(jam if jam_inside else []), lanes], self.kernel)
 
         def split(node: isl.ScheduleNode) -> isl.ScheduleNode:
             if not plan.last:
