@@ -32,9 +32,9 @@ def leading(node: For) -> int | None:
 
 
 def leading_lanes(state: State, node: For, current: Value, upper: Value) -> int | Value | None:
-    """How many lanes are before the upper bound, more than there are or not, where somebody asks for that."""
+    """How many lanes are before the upper bound, more than there are or not, where somebody asks for that: of a power of two, which is stored by halves."""
     known = leading(node)
-    if known is not None or not state.builder.module.instructions.avx2:
+    if known is not None or not state.builder.module.instructions.avx2 or node.width.bit_count() != 1:
         return known
     b = state.builder
     return b.intrinsic("smax", b.binary("sub", upper, current), integer(0))
