@@ -7,6 +7,8 @@ Source: Callahan, Carr, Kennedy, "Estimating interlock and improving balance for
 
 from __future__ import annotations
 
+from collections import Counter
+
 from polyml.expressions import Subscript, reads_of
 from polyml.schedule.strategy.bands import Band
 from polyml.schedule.strategy.facts import Facts
@@ -27,7 +29,8 @@ SHORT = 32
 def neighbouring_rows(band: Band, lanes: int, facts: Facts) -> tuple[int | None, int]:
     """The member whose iterations should be jammed because they read common elements, or are short, and how many; (None, 1) where that saves too little.
 
-    The elements that the rows share, and one more per row, must fit into the registers.
+    The elements that the rows share, and one more per row, must fit into the registers; so must all others where vectors are as long as lines, since neighbours along a row are shifted out of
+    registers there (codegen/llvm/memory/neighbours.py).
     """
     single = _loads(band.core, None, 1, facts)
     best: tuple[int | None, int] = (None, 1)
@@ -37,7 +40,10 @@ def neighbouring_rows(band: Band, lanes: int, facts: Facts) -> tuple[int | None,
             if k == lanes or band.extents[k] < rows:
                 continue
             loads = _loads(band.core, member[band.core], rows, facts)
-            if loads / rows < least and loads + rows <= facts.target.vector_registers:
+            if (
+                loads / rows < least
+                and _registers(band.core, member[band.core], rows, facts) <= facts.target.vector_registers
+            ):
                 best, least = (k, rows), loads / rows
     if best[0] is None and band.extents[lanes] <= SHORT * facts.lanes(band.core):
         # The innermost of the others: what lies side by side in memory stays near.
@@ -50,10 +56,24 @@ def neighbouring_rows(band: Band, lanes: int, facts: Facts) -> tuple[int | None,
 
 def _loads(name: str, index: str | None, rows: int, facts: Facts) -> int:
     """Different elements that the statement reads in so many iterations along the index."""
-    found: set[tuple[str, tuple[Subscript, ...]]] = set()
-    for read in reads_of(facts.scop.statements[name].value):
-        for row in range(rows):
-            moved = {} if index is None else {index: affine(index) + row}
+    return len(_uses(name, index, rows, facts))
+
+
+def _registers(name: str, index: str | None, rows: int, facts: Facts) -> int:
+    """Vectors that are wanted at once by so many rows: what several of them read, one per row for its result, and one for whatever is read once."""
+    uses, target = _uses(name, index, rows, facts), facts.target
+    if target.vector_bytes >= target.line_bytes:
+        return len(uses) + rows
+    return sum(count > 1 for count in uses.values()) + rows + 1
+
+
+def _uses(name: str, index: str | None, rows: int, facts: Facts) -> Counter[tuple[str, tuple[Subscript, ...]]]:
+    """The elements that the statement reads in so many iterations along the index, each with the number of rows that do."""
+    found: Counter[tuple[str, tuple[Subscript, ...]]] = Counter()
+    reads = dict.fromkeys(reads_of(facts.scop.statements[name].value))
+    for row in range(rows):
+        moved = {} if index is None else {index: affine(index) + row}
+        for read in reads:
             subscripts = tuple(s.substitute(moved) if isinstance(s, Affine) else s for s in read.subscripts)
-            found.add((read.tensor, subscripts))
-    return len(found)
+            found[read.tensor, subscripts] += 1
+    return found

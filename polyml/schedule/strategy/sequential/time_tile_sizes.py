@@ -1,7 +1,7 @@
 """Sizes of time tiles (time_tiles.py): how many steps, rows and vectors of a strip, so that what they touch stays in L1 or L2.
 
 At one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips begin and end where vectors do: they move by whole
-vectors from step to step; a row along which a recurrence runs is not cut. In one direction blocks fit in L1 where that leaves at least `LEAST_ROWS` rows, else in a fraction of L2; then as many steps as shift the block
+vectors from step to step; a row along which a recurrence runs is not cut. In one direction blocks fit in L1 where that leaves at least `LEAST_ROWS` rows, else in an eighth or a quarter of L2; then as many steps as shift the block
 by twice its own height (six times where rows are cut into strips), about as many in each tile, and in each thread's. In several directions blocks are narrow along one where rows are jammed, so that neighbours stay in L1 while the others are swept,
 and wide along the others, as far as a quarter of L2 allows; then as many steps as shift the block by its own width. The next tile is the next one along the narrow direction: what it shares with the one before is near, and
 what rows of tiles share is in L3 where not all of the arrays are.
@@ -162,7 +162,7 @@ class Sweep:
         cut = strip if 2 * strip < space[lanes] and not whole and not short else None
         length = self.longest(rows) if whole and space[lanes] == UNKNOWN else space[lanes]
         far = target.l2_bytes // 8
-        rooms = (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far if len(rows) > 1 else 0)
+        rooms = (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far)
         if len(rows) > 1 and not whole:
             heights = self.columns(rows, strip if short else cut or length, 2 * far)
             if min(heights[1:]) < LEAST_ROWS:

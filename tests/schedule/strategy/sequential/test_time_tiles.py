@@ -236,6 +236,9 @@ def test_sizes_follow_from_the_caches() -> None:
     caches = {"l1_bytes": 32 * 1024, "l2_bytes": 1024 * 1024}
     assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **caches).endswith("j by 20, i by 4")  # in a quarter of L2
     assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **{**caches, "l2_bytes": 256 * 1024}) == ""
+    caches["l2_bytes"] = 512 * 1024
+    assert sizes_of(SEIDEL.replace("f32", "f64"), 100, *grids(2000, 2000, count=1), **caches).endswith("i by 8")
+    assert sizes_of(SEIDEL.replace("f32", "f64"), 100, *grids(2400, 2400, count=1), **caches) == ""
     assert sizes_of(SIXTH_ORDER, *large) == "time tiles: t by 16, i by 16, j by 128"
     in_place = IN_PLACE.replace("range(9)", "range(100)").replace("f32", "f64")  # to a second place and back
     assert sizes_of(in_place, large[1]) == "time tiles: t_pair by 50, i by 16, j by 128"  # all 50 pairs
@@ -270,6 +273,8 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
     few = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=16)
     assert jams(named, 1300) == (2, 0)
     assert jams(few, 1300) == (0, 2)
+    # Vectors shorter than lines are not shifted out of each other: what one row reads alone is an operand in memory.
+    assert jams(pm.Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024), 1300) == (2, 0)
     assert jams(named, 70) == (0, 0)  # no tiles
 
 
