@@ -140,6 +140,7 @@ def test_out_and_dtype(source: str, target: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F", "A", "K"])
 @pytest.mark.parametrize("dtype", ["f8", "u8", "D"])
+@pytest.mark.some(6)
 def test_orders(order: str, dtype: str) -> None:
     a, b = operands(dtype, (("n", "m"), ("m", "3")), 4)
     for given in ([a, b], [np.asfortranarray(a), np.asfortranarray(b)]):

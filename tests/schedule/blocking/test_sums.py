@@ -112,6 +112,7 @@ def test_panels_that_l2_does_not_deliver_in_time(
     ("dtype", ["f32", "f64"]),
     ("bound", [True, False]),
 )
+@pytest.mark.some(4)
 def test_sums_of_some_rows_at_a_time(
     channels: int, filters: int, high: int, wide: int, dtype: str, threads: int, *, bound: bool
 ) -> None:

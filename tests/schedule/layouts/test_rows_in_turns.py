@@ -108,6 +108,7 @@ def test_growing_vectors(length: int, options: dict[str, object]) -> None:
     ("dtype", ["f64", "f32"]),
     ("text, reference", [(MIRROR, mirror), (SCALED, scaled)]),
 )
+@pytest.mark.some(5)
 def test_whole_vectors(length: int, steps: int, dtype: str, text: str, reference: Callable[..., np.ndarray]) -> None:
     """No step, one, an even and an odd number: the result is in either row."""
     kind = {"f64": np.float64, "f32": np.float32}[dtype]

@@ -102,6 +102,7 @@ def test_factorizations_around_the_tiles(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("options", [{"threads": 2, "precise": True}, {"target": "x86-64-v3", "threads": 1}])
 @pytest.mark.parametrize("name", ["lu", "cholesky"])
+@pytest.mark.some(2)
 def test_factorizations_under_options(name: str, options: dict[str, object]) -> None:
     if isinstance(options.get("target"), str) and not Target(str(options["target"])).runs_here:
         pytest.skip("not on this machine")

@@ -43,6 +43,7 @@ def product(x: Array, w: Array, s: Array, block: int) -> Array:
 @pytest.mark.parametrize(("t", "b"), [("f32", "i8"), ("f64", "i16")])
 @pytest.mark.parametrize("m", [1, 3, 70])
 @pytest.mark.parametrize(("n", "k", "block", "blocks"), [(17, 100, 32, 5), (20, 90, 7, 13)])
+@pytest.mark.some(6)
 def test_right(t: str, b: str, m: int, n: int, k: int, block: int, blocks: int) -> None:
     x, w, s = given(m, n, k, blocks, t, b)
     expected = product(x, w, s, block)

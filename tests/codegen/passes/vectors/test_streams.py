@@ -284,6 +284,7 @@ def f(T: int, A: f64["N M"], B: f64["N M"]):
 
 @pytest.mark.parametrize("sizes", [None, (2, 5, 100)])
 @pytest.mark.parametrize("leads", [(0, 0), (1, 1), (7, 3), (4, 5)])
+@pytest.mark.some(4)
 def test_neighbours_start_at_a_line(sizes: tuple[int, ...] | None, leads: tuple[int, int]) -> None:
     """Vectors start at an aligned element wherever the arrays lie, in whole rows and in strips of tiles."""
     rng = np.random.default_rng(3)

@@ -229,6 +229,7 @@ def test_sums_that_a_condition_leaves_alone_keep_what_they_have(first: Assign | 
 
 @pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
 @pytest.mark.parametrize("factor", [2, 3])
+@pytest.mark.some(2)
 def test_vectors_of_columns_of_unknown_number_overlap_at_the_end(first: Assign | If, factor: int) -> None:
     before = any_tile(first, factor=factor)
     after, (note,) = vectorize(before, vector_bytes=64)

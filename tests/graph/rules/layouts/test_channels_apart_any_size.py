@@ -136,6 +136,7 @@ def checks(source: str, dtype: str, threads: int) -> None:
 
 
 @pairwise(("source", list(SHAPES)), ("dtype", ["f32", "f64", "i32"]), ("threads", [1, 2]))
+@pytest.mark.some(7)
 def test_results(source: str, dtype: str, threads: int) -> None:
     checks(source, dtype, threads)
 

@@ -101,6 +101,7 @@ def test_one_of_the_dimensions() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("s", "size"), [(1, 3), (2, 4)])
+@pytest.mark.some(3)
 def test_filters_that_are_not_finite_stay_where_they_belong(bad: float, s: int, size: int) -> None:
     """A place that such an element of a filter has no term for is not touched by it."""
     x, w = arguments((1, 36, 22, 21, 20, size, size))
