@@ -7,7 +7,7 @@ array's elements stay `w_by_1[0, k, m]`, and its storage map puts them at `[m //
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import field, replace
 from math import prod
 
@@ -186,7 +186,7 @@ def _plans(scop: Scop, model: StatementModel, target: Target) -> list[_Plan]:
         found = strided + [
             (a, d) for a in arrays if (d := _dimension(scop, model, a, lanes, strided=False)) is not None
         ]
-    width = _width(model, lanes, target) if found else 0
+    width = _width(_packed(model, {a for a, _ in strided}, lanes), lanes, target) if found else 0
     plans = [_Plan(model.name, a, d, lanes, _panel(scop, model, a, d, lanes, width, target)) for a, d in found]
     return [plan for plan in plans if plan.panel is not None or (plan.array, plan.dimension) in strided]
 
@@ -208,6 +208,15 @@ def _reduced(model: StatementModel) -> tuple[str, ...]:
     """Indices that the update's element does not depend on."""
     target = next(a for a in model.accesses if a.write)
     return tuple(index for index in model.extents if target.stride(index) == 0)
+
+
+def _packed(model: StatementModel, arrays: Set[str], lanes: str) -> StatementModel:
+    """The model with copies of these arrays, contiguous along the lanes."""
+    accesses = tuple(
+        replace(a, strides={**a.strides, lanes: 1}) if a.array in arrays and a.stride(lanes) != 0 else a
+        for a in model.accesses
+    )
+    return replace(model, accesses=accesses)
 
 
 def _width(model: StatementModel, lanes: str, target: Target) -> int:

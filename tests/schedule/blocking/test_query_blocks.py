@@ -37,6 +37,17 @@ def test_blocks_of_queries(keys: int, least: int, most: int) -> None:
     assert least <= int(found[1]) <= most
 
 
+@pytest.mark.parametrize(("cpu", "l2", "vectors"), [("x86-64-v3", 512 << 10, 2), ("x86-64-v4", 1 << 20, 3)])
+def test_panels_are_as_wide_as_the_tile_that_reads_them(cpu: str, l2: int, vectors: int) -> None:
+    """Not as one that would read keys where they lie, for which tall and narrow tiles are the best."""
+    target = polyml.Target(cpu, l1_bytes=32 << 10, l2_bytes=l2)
+    arrays = [np.ones((n, 64), np.float32) for n in (512, 2048, 2048)]
+    text = str(polyml.einsum(ATTENTION, target=target).lower(*arrays).explain())
+    width = vectors * (8 if cpu == "x86-64-v3" else 16)
+    assert f"k: copied into panels of {width} " in text
+    assert f"lanes along j, {vectors} vectors at once" in text
+
+
 HEADS = """
 def attention(q: f32["B S D"], k: f32["B T D"], v: f32["B T D"]):
     a[b, i, j] = q[b, i, d] * k[b, j, d]
