@@ -44,9 +44,9 @@ def _grouped(equation: Equation) -> Equation:
 
 
 def short_numbers(expr: Expr) -> list[Read]:
-    """The elements of 8 or 16 bits that are converted in it."""
+    """The whole numbers of 8 or 16 bits and bools that are converted in it."""
     sources = (node.args[0] for node in walk(expr) if isinstance(node, Apply) and node.op == "cast")
-    return [r for r in sources if isinstance(r, Read) and r.dtype.kind in "iu" and r.dtype.itemsize <= 2]
+    return [r for r in sources if isinstance(r, Read) and r.dtype.kind in "biu" and r.dtype.itemsize <= 2]
 
 
 def _is_of_short(factor: Expr) -> bool:

@@ -28,8 +28,8 @@ __all__ = ["compute_once", "has_all"]
 _USES = 16
 """How often an element must be used for a pass over all of them to pay."""
 
-_USES_SCALED = 64
-"""The same for a short number times its scale, where it does not lie along the sum: a few instructions, in whole vectors, whenever it is packed or used."""
+_USES_SHORT = 64
+"""The same for a short number, with or without its scale, where it does not lie along the sum: a few instructions, in whole vectors, whenever it is packed or used."""
 
 _BLOCK = 16
 """Elements that share a scale are a vector at least, or none: each of its lanes would look for its own."""
@@ -80,8 +80,8 @@ def _worth(equation: Equation, tensors: dict[str, Tensor]) -> Iterator[tuple[App
             use, read = whole
             tensor = tensors[read.tensor]
             elements = max(estimated_bytes(tensor) // tensor.dtype.itemsize, 1)
-            across = _scales(node) and plain_index(read.subscripts[-1]) not in equation.reduced
-            if elements * (_USES_SCALED if across else _USES) <= instances:
+            across = _is_of_short(node) and plain_index(read.subscripts[-1]) not in equation.reduced
+            if elements * (_USES_SHORT if across else _USES) <= instances:
                 yield use, tensor
                 continue
         waiting += node.args
@@ -143,7 +143,7 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
     """
     converts = isinstance(expr.args[0], Read) and expr.args[0].dtype.is_half and expr.op == "cast"
     costly = expr.dtype.is_float and not is_cheap(expr)
-    if not (converts or costly or expr.op in ("real", "imag") or _scales(expr)):
+    if not (converts or costly or expr.op in ("real", "imag") or _is_of_short(expr)):
         return None
     reads = list(dict.fromkeys(node for node in walk(expr) if isinstance(node, Read)))
     if not reads or any(isinstance(node, IndexValue) for node in walk(expr)):
@@ -169,9 +169,9 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
     return _rewritten(expr, known), read
 
 
-def _scales(expr: Apply) -> bool:
-    """Whether it makes a number of a short one and others, as weights that are stored in bytes are multiplied by the scale of their block."""
-    return expr.op == "mul" and expr.dtype.is_float and bool(short_numbers(expr))
+def _is_of_short(expr: Apply) -> bool:
+    """Whether it is a short number as a float, or that and others multiplied, as weights that are stored in bytes are by the scale of their block."""
+    return expr.op in ("cast", "mul", "add", "sub") and expr.dtype.is_float and bool(short_numbers(expr))
 
 
 def has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Sequence[Affine]) -> bool:

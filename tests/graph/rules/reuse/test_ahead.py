@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.dtypes import DTYPES
 from polyml.einsum_frontend.syntax import Program
 from polyml.graph.printer import graph_text
 from polyml.graph.reference import execute
@@ -35,6 +36,39 @@ def test_operands_that_are_used_often_are_converted_once(dtype: str, size: int, 
     names = {"f16": ("x_f32", "w_f32"), "c64": ("x_real", "x_imag", "w_real", "w_imag")}[dtype]
     assert all(any(line.startswith(f"{name}[") for line in text_of(found)) == ahead for name in names)
     np.testing.assert_array_equal(execute(found, [x, w])[0], x @ w)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight", "ahead"),
+    [
+        ("u8", "f32(w[m, k])", "w_f32[i0, i1] = f32(w[i0, i1])"),
+        ("bool", "f32(w[m, k])", "w_f32[i0, i1] = f32(w[i0, i1])"),
+        ("i16", "(f32(w[m, k]) - z[m])", "= f32(w[i0, i1]) - z[i0]"),
+        ("i8", "((f32(w[m, k]) - z[m]) * s[m])", "= f32(w[i0, i1]) - z[i0]"),
+        ("i32", "f32(w[m, k])", ""),
+    ],
+)
+def test_short_numbers_that_are_used_often_are_converted_once(dtype: str, weight: str, ahead: str) -> None:
+    """Along the sum from 16 uses on, across it from 64 on: whole vectors of them are converted well as they are packed or used."""
+    head = f'x: f32["N K"], w: {dtype}["M K"], z: f32["M"], s: f32["M"]'
+    along = program(head, f"y[n, m] = x[n, k] * {weight}", "return y")
+    across = program(
+        head.replace("M K", "K M"), f"y[n, m] = x[n, k] * {weight.replace('[m, k]', '[k, m]')}", "return y"
+    )
+    rng = np.random.default_rng(0)
+    for made, uses in ((along, 16), (across, 64)):
+        for rows in (uses - 1, uses):
+            shape = (20, 40) if made is along else (40, 20)
+            w = rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(DTYPES[dtype].numpy)
+            given = [rng.integers(-3, 4, s).astype("f4") for s in ((rows, 40), (20,), (20,))]
+            given.insert(1, w)
+            found = rewrite(graph(made, *given))
+            verify(found)
+            found_ahead = [line for line in text_of(found) if "f32(w[" in line and "x[" not in line]
+            assert bool(found_ahead) == (bool(ahead) and rows == uses), text_of(found)
+            if made is along:
+                assert all(ahead in line for line in found_ahead)
+            np.testing.assert_allclose(execute(found, given)[0], execute(graph(made, *given), given)[0], rtol=1e-5)
 
 
 def test_sums_of_products_are_split_when_no_cache_holds_them() -> None:
