@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
+from polyml.codegen.box_bands import MARKS, BeyondBoxes, rows_of, tile_of, value_of
 from polyml.codegen.scanned import BAND_END, Choice, Code, Instance, Loop, Marked, Together, Variant
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
@@ -18,23 +19,15 @@ from polyml.records import dataclass, replace
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Statement
-from polyml.sets.affine import Affine, FloorDiv, affine, minimum, operands
-from polyml.sets.callbacks import pieces_of
+from polyml.sets.affine import Affine, affine, minimum, operands
 from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import sets_of
 
 __all__ = ["scan_boxes"]
 
-_IN, _OUT, _SET = isl.dim_type.in_, isl.dim_type.out, isl.dim_type.set
-_MARKS = ("parallel", "vector", "jam", "unroll", "allocate")
-"""Marks that say nothing about other loops than the one below."""
-
+_OUT, _SET = isl.dim_type.out, isl.dim_type.set
 _Range = tuple[Affine, Affine]
 """First and end."""
-
-
-class _BeyondBoxes(Exception):
-    """The tree has something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ class _Guard:
             return _compare("eq", self.iterator, self.first)
         if self.first == self.low:
             return _compare("le", self.iterator, self.end - 1)
-        raise _BeyondBoxes
+        raise BeyondBoxes
 
     def is_rest_of(self, other: _Guard) -> bool:
         """Whether it holds where the other one does not."""
@@ -100,7 +93,7 @@ def scan_boxes(schedule: Schedule) -> Code | None:
     try:
         reaching = {str(s.get_tuple_name()): _all_of(schedule, s) for s in sets_of(root.domain_get_domain())}
         return _Scan(schedule).below(root.child(0), reaching, 0, {})
-    except _BeyondBoxes:
+    except BeyondBoxes:
         return None
 
 
@@ -114,12 +107,12 @@ def _all_of(schedule: Schedule, instances: isl.Set) -> _Reaching:
 def _box(points: isl.Set) -> list[tuple[int, int]]:
     """First and end of each dimension."""
     if points.n_basic_set() != 1 or not points.is_box():
-        raise _BeyondBoxes
+        raise BeyondBoxes
     found = []
     for position in range(points.dim(_SET)):
         first, last = points.dim_min_val(position), points.dim_max_val(position)
         if not first.is_int() or not last.is_int():
-            raise _BeyondBoxes
+            raise BeyondBoxes
         found.append((first.to_python(), last.to_python() + 1))
     return found
 
@@ -133,21 +126,22 @@ class _Scan:
         kind = kind_of(node)
         if kind == Kind.leaf:
             if len(reaching) != 1:
-                raise _BeyondBoxes
+                raise BeyondBoxes
             return self.instance(next(iter(reaching.values())))
         if kind == Kind.band:
             rows = node.band_get_partial_schedule()
-            members = [_rows(rows.get_at(k), reaching) for k in range(node.band_n_member())]
+            indices = {name: reached.statement.indices for name, reached in reaching.items()}
+            members = [rows_of(rows.get_at(k), indices) for k in range(node.band_n_member())]
             return self.band(node, members, reaching, depth, spans, marked)
         if kind == Kind.mark:
             text, child = mark_name(node), node.child(0)
-            if text.partition(":")[0] not in _MARKS:
-                raise _BeyondBoxes
+            if text.partition(":")[0] not in MARKS:
+                raise BeyondBoxes
             above_band = kind_of(child) == Kind.band and not text.startswith("allocate")
             return Marked(text, self.below(child, reaching, depth, spans, above_band))
         if kind == Kind.sequence:
             return self.sequence(node, reaching, depth, spans)
-        raise _BeyondBoxes
+        raise BeyondBoxes
 
     def band(
         self, node: isl.ScheduleNode, members: Sequence[Mapping[str, Affine]], reaching: _All, depth: int, spans: _Spans, marked: bool
@@ -156,14 +150,14 @@ class _Scan:
             body = self.below(node.child(0), reaching, depth, spans)
             return Marked(BAND_END, body) if marked else body
         rows, iterator = members[0], f"c{depth}"
-        count = max((_tile(row)[1] for row in rows.values() if row.terms), default=1)
+        count = max((tile_of(row)[1] for row in rows.values() if row.terms), default=1)
         first, end = self.range_of(rows, reaching, count)
         trips = end - first
         degenerate = trips.is_constant and trips.constant == 1
         value = first if degenerate else affine(iterator)
         if not degenerate and first.is_constant and end.is_constant:
             if trips.constant < 1:
-                raise _BeyondBoxes
+                raise BeyondBoxes
             spans = {**spans, iterator: (first.constant, end.constant)}
         inside = {
             name: _at(reached, rows[name], iterator, value, count, spans.get(iterator))
@@ -177,13 +171,13 @@ class _Scan:
         found: set[_Range] = set()
         for name, row in rows.items():
             if row.terms:
-                index, size, tiled = _tile(row)
+                index, size, tiled = tile_of(row)
                 if size != count:
-                    raise _BeyondBoxes
+                    raise BeyondBoxes
                 found.add(_in_tiles(reaching[name], index, size if tiled else 1))
         constants = {row.constant for row in rows.values() if not row.terms}
         if any(constant % count for constant in constants) or len(found) + (not found) * len(constants) != 1:
-            raise _BeyondBoxes
+            raise BeyondBoxes
         if not found:
             only = affine(constants.pop())
             return only, only + 1
@@ -198,7 +192,7 @@ class _Scan:
                 continue
             guards = set[_Guard].intersection(*(set(reached.guards) for reached in inside.values()))
             if len(guards) > 1:
-                raise _BeyondBoxes
+                raise BeyondBoxes
             guard = next(iter(guards), None)
             here = spans
             if guard is not None:
@@ -213,52 +207,24 @@ class _Scan:
         """The statement where all of its indices are known."""
         statement, storage = reached.statement, self.schedule.storage
         if reached.guards or len(reached.fixed) < len(statement.indices):
-            raise _BeyondBoxes
+            raise BeyondBoxes
         offsets: dict[str, tuple[Affine, ...]] = {}
         for array in sorted(statement.touched):
             found = storage[array].offsets.get(statement.name) if array in storage else None
             if found is not None:
                 places = (found.get_at(k) for k in range(found.dim(_OUT)))
-                offsets[array] = tuple(_value(affine_of(place, statement.indices), reached) for place in places)
+                offsets[array] = tuple(
+                    value_of(affine_of(place, statement.indices), reached.fixed, reached.quotients) for place in places
+                )
         indices = {index: reached.fixed[index] for index in statement.indices}
         return Instance(statement, (Variant(None, indices, offsets),), reached.counts)
-
-
-def _rows(member: isl.UnionPwAff, reaching: _All) -> dict[str, Affine]:
-    """The values of a band's member by statement."""
-    found = member.get_pw_aff_list()
-    rows: dict[str, Affine] = {}
-    for value in (found.get_at(k) for k in range(found.n_pw_aff())):
-        name = str(value.get_space().get_tuple_name(_IN))
-        if name not in reaching:
-            continue
-        pieces = pieces_of(value)
-        if len(pieces) != 1 or name in rows:
-            raise _BeyondBoxes
-        rows[name] = affine_of(pieces[0][1], reaching[name].statement.indices)
-    if rows.keys() != reaching.keys():
-        raise _BeyondBoxes
-    return rows
-
-
-def _tile(row: Affine) -> tuple[str, int, bool]:
-    """The index that a member runs along, in steps of what, and whether these are tiles of it."""
-    match row.terms:
-        case ((str() as index, factor),) if factor > 0 and not row.constant:
-            return index, factor, False
-        case ((FloorDiv(numerator=Affine(name=str() as index), denominator=size), factor),) if (
-            size == factor and not row.constant
-        ):
-            return index, size, True
-        case _:
-            raise _BeyondBoxes
 
 
 def _in_tiles(reached: _Reaching, index: str, size: int) -> _Range:
     """The tiles of an index that are left."""
     if index in reached.fixed:
         if size > 1:
-            raise _BeyondBoxes
+            raise BeyondBoxes
         return reached.fixed[index], reached.fixed[index] + 1
     first, end = reached.ranges[index]
     if size == 1:
@@ -269,7 +235,7 @@ def _in_tiles(reached: _Reaching, index: str, size: int) -> _Range:
 def _divided(value: Affine, size: int) -> Affine:
     """The quotient, rounded down, where that is exact in iterators."""
     if any(coefficient % size for _, coefficient in value.terms):
-        raise _BeyondBoxes
+        raise BeyondBoxes
     return value // size
 
 
@@ -283,16 +249,16 @@ def _at(
         if value.is_constant:
             return replace(reached, counts=counts)
         if span is None or not span[0] <= one < span[1]:
-            raise _BeyondBoxes
+            raise BeyondBoxes
         return replace(reached, counts=counts, guards=(*reached.guards, _Guard(iterator, one, one + 1, *span)))
-    index, size, tiled = _tile(row)
+    index, size, tiled = tile_of(row)
     if not tiled:
         return replace(reached, counts=counts, fixed={**reached.fixed, index: value})
     first, end = reached.ranges[index]
     begin = value * size
     if not _is_multiple(first, size):
         if not first.is_constant or not begin.is_constant:
-            raise _BeyondBoxes
+            raise BeyondBoxes
         begin = affine(max(first.constant, begin.constant))
     ends = [one for one in operands(end, "min") if not _is_multiple(one, size)]
     ranges = {**reached.ranges, index: (begin, _least([value * size + size, *ends]))}
@@ -335,14 +301,14 @@ def _within(reached: _Reaching, index: str, wanted: tuple[int, int], spans: _Spa
     """Where an index is within bounds; None where it never is."""
     first, end = reached.ranges[index]
     if index in reached.fixed:
-        raise _BeyondBoxes
+        raise BeyondBoxes
     if first.is_constant and end.is_constant:
         low, high = max(first.constant, wanted[0]), min(end.constant, wanted[1])
         return replace(reached, ranges={**reached.ranges, index: (affine(low), affine(high))}) if low < high else None
     iterators = first.variables() | end.variables()
     iterator = next(iter(iterators))
     if len(iterators) > 1 or iterator not in spans:
-        raise _BeyondBoxes
+        raise BeyondBoxes
     low, high = spans[iterator]
     # Of a tile something is left where it begins before the end and ends behind the beginning.
     begin, stop = low, high
@@ -372,7 +338,7 @@ def _within(reached: _Reaching, index: str, wanted: tuple[int, int], spans: _Spa
 def _factor(value: Affine) -> int:
     ((_, factor),) = value.terms
     if factor <= 0:
-        raise _BeyondBoxes
+        raise BeyondBoxes
     return factor
 
 
@@ -381,7 +347,7 @@ def _larger(value: Affine, number: int, iterator: str, begin: int, stop: int) ->
         return value
     if value.evaluate({iterator: stop - 1}) <= number:
         return affine(number)
-    raise _BeyondBoxes
+    raise BeyondBoxes
 
 
 def _smaller(value: Affine, number: int, iterator: str, begin: int, stop: int) -> Affine:
@@ -415,36 +381,11 @@ def _in_order(parts: list[tuple[_Guard | None, Code]]) -> Code:
             otherwise = parts[position][1]
             position += 1
             if following.end - following.first > 1 and following.first > following.low:
-                raise _BeyondBoxes  # loops that are empty there need no condition
+                raise BeyondBoxes  # loops that are empty there need no condition
         elif following is not None and following.iterator == guard.iterator:
-            raise _BeyondBoxes
+            raise BeyondBoxes
         made.append(Choice(guard.condition, then, otherwise))
     return made[0] if len(made) == 1 else Together(tuple(made))
-
-
-def _value(offset: Affine, reached: _Reaching) -> Affine:
-    """A function of the indices in iterators."""
-    total = affine(offset.constant)
-    for atom, coefficient in offset.terms:
-        match atom:
-            case str():
-                total = total + reached.fixed[atom] * coefficient
-            case FloorDiv(numerator=Affine(name=str() as index)):
-                total = total + _quotient(reached, index, atom.denominator) * coefficient
-            case FloorDiv(numerator=Affine(terms=((str() as index, -1),), constant=more), denominator=size) if (
-                more + 1
-            ) % size == 0:  # floor((-1 - i) / d) is -1 - floor(i / d)
-                total = total + ((more + 1) // size - 1 - _quotient(reached, index, size)) * coefficient
-            case _:
-                raise _BeyondBoxes
-    return total
-
-
-def _quotient(reached: _Reaching, index: str, divisor: int) -> Affine:
-    found = reached.quotients.get((index, divisor))
-    if found is None:
-        raise _BeyondBoxes
-    return found
 
 
 def _compare(op: str, iterator: str, number: int) -> Expr:

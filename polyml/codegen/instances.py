@@ -7,6 +7,7 @@ from dataclasses import field
 
 import islpy as isl
 
+from polyml.codegen.any_boxes import scan_any_boxes
 from polyml.codegen.boxes import scan_boxes
 from polyml.codegen.isl_ast import annotate, read_ast
 from polyml.codegen.isl_expr import affine_cases
@@ -30,7 +31,7 @@ def scan_schedule(schedule: Schedule) -> Code:
     Raises:
         CodegenError: isl cannot generate code, or an index is not quasi-affine.
     """
-    return scan_boxes(schedule) or scan_by_isl(schedule)
+    return scan_boxes(schedule) or scan_any_boxes(schedule) or scan_by_isl(schedule)
 
 
 def scan_by_isl(schedule: Schedule) -> Code:
