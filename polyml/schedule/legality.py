@@ -1,12 +1,14 @@
 """The proof that a schedule may run: decided by isl on the tree itself, for every schedule that is emitted.
 
 The tree is walked from the root with the dependences that nothing above has satisfied: a band must not order a sink before its source, and drops the
-pairs that it separates; a sequence must not have a sink in an earlier child than its source; at a leaf nothing may be left.
+pairs that it separates; a sequence must not have a sink in an earlier child than its source; at a leaf nothing may be left. What is left of reductions, whose order is free,
+is computed where a mark asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from functools import cache
 
 import islpy as isl
 
@@ -55,7 +57,13 @@ def check_tree(
         raise IllegalScheduleError("the schedule's instances are not those of the region")
     strict = validity if relax_reductions else validity.union(reduction)
     relaxed = reduction if relax_reductions else isl.UnionMap.empty(reduction.get_space())
-    _Walk(scop, kinds or {"reduction": reduction}, atomic).visit(tree.get_root().child(0), strict, relaxed, None)
+    _Walk(scop, kinds or {"reduction": reduction}, atomic).visit(
+        tree.get_root().child(0), strict, None if relaxed.plain_is_empty() else lambda: relaxed, None
+    )
+
+
+_Later = Callable[[], isl.UnionMap] | None
+"""Dependences that are computed once somebody asks for them; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class _Walk:
     kinds: Mapping[str, isl.UnionMap]
     atomic: Set[str]
 
-    def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None) -> None:
+    def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later, mark: str | None) -> None:
         """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
         match kind_of(node):
             case Kind.leaf:
@@ -83,8 +91,8 @@ class _Walk:
                 raise IllegalScheduleError(f"there is no rule for a node of kind {name} in a schedule tree")
 
     def _band(
-        self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap, mark: str | None
-    ) -> tuple[isl.UnionMap, isl.UnionMap]:
+        self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later, mark: str | None
+    ) -> tuple[isl.UnionMap, _Later]:
         partial = self._everywhere(node.band_get_partial_schedule())
         kind = None if mark is None else mark.partition(":")[0].partition(".")[0]
         runs_together = kind in ("parallel", "vector", "jam", "neighbours", "block", "thread")
@@ -99,18 +107,19 @@ class _Walk:
                 late = strict.subtract(equal).lex_gt_at_multi_union_pw_aff(stages)
                 self._refuse_unless_empty(late, "run at once in a pipelined loop")
             strict = equal
-        if not relaxed.plain_is_empty():
-            equal = relaxed.eq_at_multi_union_pw_aff(partial)
-            carried = relaxed.subtract(equal)
+        if relaxed is None:
+            return strict, None
+        left = _left_by(relaxed, partial)
+        if kind in ("parallel", "pipelined", "jam", "block", "vector", "thread", "neighbours"):
+            carried = relaxed().subtract(left())
             if kind in ("block", "thread") and self.atomic:
                 carried = self._without_atomic(carried)
             if kind in ("parallel", "pipelined", "jam", "block"):
                 self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
-            elif kind in ("vector", "thread") or (kind == "neighbours" and mark is not None and "digit" not in mark):
+            elif kind in ("vector", "thread") or (mark is not None and "digit" not in mark):
                 # Digits of what one thread owns: it does its copies in order, and has nothing to combine with others.
                 self._require_private(node, carried)
-            relaxed = equal
-        return strict, relaxed
+        return strict, left
 
     @staticmethod
     def _stages(node: isl.ScheduleNode) -> isl.ScheduleNode:
@@ -148,19 +157,19 @@ class _Walk:
             if not all(_fixed(s, index) for t in targets for s in t.subscripts for index in moving):
                 self._refuse_unless_empty(carried, "update one element from different lanes")
 
-    def _sequence(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap) -> None:
+    def _sequence(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later) -> None:
         filters = [node.child(k).filter_get_filter() for k in range(node.n_children())]
         self._require_partition(node, filters)
         earlier: isl.UnionSet | None = None
         for position, inside in enumerate(filters):
-            mine, mine_relaxed = strict.intersect_domain(inside), relaxed.intersect_domain(inside)
+            mine = strict.intersect_domain(inside)
             if earlier is not None:
                 self._refuse_unless_empty(mine.intersect_range(earlier), "run in the opposite order")
             earlier = inside if earlier is None else earlier.union(inside)
             child = node.child(position).child(0)
-            self.visit(child, mine.intersect_range(inside), mine_relaxed.intersect_range(inside), None)
+            self.visit(child, mine.intersect_range(inside), _within(relaxed, inside), None)
 
-    def _set(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: isl.UnionMap) -> None:
+    def _set(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later) -> None:
         """Children in any order: no dependence may go from one to another."""
         filters = [node.child(k).filter_get_filter() for k in range(node.n_children())]
         self._require_partition(node, filters)
@@ -168,7 +177,7 @@ class _Walk:
             mine = strict.intersect_domain(inside)
             self._refuse_unless_empty(mine.subtract_range(inside), "are not ordered")
             child = node.child(position).child(0)
-            self.visit(child, mine, relaxed.intersect_domain(inside).intersect_range(inside), None)
+            self.visit(child, mine, _within(relaxed, inside), None)
 
     def _require_partition(self, node: isl.ScheduleNode, filters: list[isl.UnionSet]) -> None:
         """Every instance is in exactly one child; whole statements are told by name."""
@@ -203,6 +212,16 @@ class _Walk:
         raise IllegalScheduleError(
             f"the schedule breaks a {kind} dependence: {found.source} and {found.sink} {what}{sizes}", violation=found
         )
+
+
+def _left_by(found: Callable[[], isl.UnionMap], partial: isl.MultiUnionPwAff) -> Callable[[], isl.UnionMap]:
+    """The pairs with equal values of a band."""
+    return cache(lambda: found().eq_at_multi_union_pw_aff(partial))
+
+
+def _within(found: _Later, inside: isl.UnionSet) -> _Later:
+    """The pairs of instances of a child."""
+    return None if found is None else cache(lambda: found().intersect_domain(inside).intersect_range(inside))
 
 
 def instance_text(point: isl.Point, scop: Scop) -> str:

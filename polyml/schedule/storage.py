@@ -207,8 +207,8 @@ def places_of(root: isl.ScheduleNode, traffic: Traffic) -> list[Path]:
                 return found
             case Kind.band:
                 partial = node.band_get_partial_schedule()
-                moved = flows.lex_lt_at_multi_union_pw_aff(partial).union(flows.lex_gt_at_multi_union_pw_aff(partial))
-                if not moved.is_empty():
+                moved = (flows.lex_lt_at_multi_union_pw_aff, flows.lex_gt_at_multi_union_pw_aff)
+                if any(not of(partial).is_empty() for of in moved):
                     return found
                 node, path = node.child(0), (*path, 0)
                 found.append(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import assert_never
 
 import islpy as isl
@@ -100,6 +101,12 @@ def access_map(
         outputs.append(element)
         constraints.append(f"0 <= {element} < {shape[position].isl_text()}")
     where = f" : {' and '.join(constraints)}" if constraints else ""
-    return isl.Map(
+    return _map(
         f"{parameters_text(sizes)}{{ {statement}[{', '.join(indices)}] -> {array}[{', '.join(outputs)}]{where} }}"
     )
+
+
+@lru_cache(maxsize=256)
+def _map(text: str) -> isl.Map:
+    """isl takes longer to read a text than for most of what is asked of the map, and several scops have the same statements."""
+    return isl.Map(text)

@@ -157,12 +157,16 @@ def _block(
             break
         inner = [loops[i] for i in ordered[:position]]
         for count in range(max(2, ceil(width / whole)), min(extent, width * MOST_VECTORS // whole) + 1):
+            share = ceil(extent / count) / (extent * (whole // parts))
+            # Each vector is loaded and stored, and its order known.
+            if best is not None and (ROW + 3 * ceil(count * whole / width)) * share >= best[0] * 0.98:
+                continue
             places = places_of_run([*inner, (count, *loops[k][1:])])
             assert places is not None, "internal: a run with gaps"
             cost = _cost(places_of_parts(places, size), width, price)
             if cost is None:
                 continue
-            cost = (ROW + cost) * ceil(extent / count) / (extent * len(places) / count)
+            cost = (ROW + cost) * share
             if best is None or cost < best[0] * 0.98:
                 best = cost, tuple(reversed(ordered[: position + 1])), count
         whole *= extent
