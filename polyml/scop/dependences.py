@@ -131,6 +131,7 @@ class _Collected:
         self.anti: list[isl.UnionMap] = []
         self.output: list[isl.UnionMap] = []
         self._reductions: dict[int, list[isl.UnionMap]] = {0: []}
+        self._runs: dict[tuple[str, int], isl.UnionMap] = {}
         self._array = 0
         self.live_in: list[isl.UnionMap] = []
         self.live_out: list[isl.UnionMap] = []
@@ -224,8 +225,11 @@ class _Collected:
 
     def run(self, update: _Reference) -> isl.UnionMap:
         """Updates that combine into one element within one iteration of the enclosing sequential loops."""
-        pairs = update.relation.apply_range(update.relation.reverse())
-        return self.within(pairs)
+        key = update.statement.name, self._array
+        if key not in self._runs:
+            pairs = update.relation.apply_range(update.relation.reverse())
+            self._runs[key] = self.within(pairs)
+        return self._runs[key]
 
     def within(self, pairs: isl.UnionMap) -> isl.UnionMap:
         """Pairs of instances of one statement in the same iteration of its sequential loops, not an instance with itself."""
