@@ -254,6 +254,9 @@ class Ranges:
         if coefficient % atom.denominator:
             return None
         factor = -coefficient // atom.denominator
+        beside = dict(value.terms)
+        if all(beside.get(inner) != inside * factor for inner, inside in atom.numerator.terms):
+            return None  # nothing would drop out
         rest = value - affine(atom) * coefficient - atom.numerator * factor
         if len(rest.terms) >= len(value.terms) - 1:
             return None

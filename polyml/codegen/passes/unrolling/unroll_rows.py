@@ -41,24 +41,28 @@ class _Rows:
     def node(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
         if not isinstance(node, For):
             return with_body(node, lambda body: self.body(body, ranges, lanes))
-        trips = ranges.constant(node.upper - node.lower)
-        if lanes is not None and trips is not None and self.goes_between(node, trips, lanes):
+        trips = None if lanes is None else self.between(node, ranges, lanes)
+        if trips is not None:
             return replace(node, kind="unroll", factor=trips)
         inside = ranges.enter(node)
         lanes = node if node.kind == "vector" and node.width > 1 and not node.masked else lanes
         return with_body(node, lambda body: self.body(body, inside, lanes))
 
-    def goes_between(self, loop: For, trips: int, lanes: For) -> bool:
-        """Whether the loop goes through whole rows of an array, one for each lane, and only assigns, or adds up."""
-        # Rows that are whole blocks are transposed (passes/transposes).
-        if loop.kind != "sequential" or loop.step != 1 or not 1 < trips <= MOST_BETWEEN or trips % lanes.width == 0:
-            return False
+    def between(self, loop: For, ranges: Ranges, lanes: For) -> int | None:
+        """The iterations of a loop that goes through whole rows of an array, one for each lane, and only assigns, or adds up; None for others."""
+        if loop.kind != "sequential" or loop.step != 1:
+            return None
         if not all(isinstance(node, Assign) and node.scan is None for node in loop.body):
-            return False
-        return any(
+            return None
+        trips = ranges.constant(loop.upper - loop.lower)
+        # Rows that are whole blocks are transposed (passes/transposes).
+        if trips is None or not 1 < trips <= MOST_BETWEEN or trips % lanes.width == 0:
+            return None
+        goes = any(
             flat is not None and flat.stride(lanes.variable) == trips and flat.stride(loop.variable) == 1
             for flat in (self.flat(*place) for node in loop.body for place in _places(node))
         )
+        return trips if goes else None
 
     def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
         variable = self.variables.get(name)
