@@ -174,3 +174,19 @@ def test_a_pipelined_loop_has_stages_and_no_reduction() -> None:
     )
     with pytest.raises(IllegalScheduleError, match="update one element at once in a pipelined loop"):
         _check(tree, programs.program(text))
+
+
+def test_what_is_left_of_reductions_is_computed_where_a_mark_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = programs.program(SUM)
+    asked: list[isl.UnionMap] = []
+    subtract = isl.UnionMap.subtract
+
+    def remembered(one: isl.UnionMap, other: isl.UnionMap) -> isl.UnionMap:
+        asked.append(one)
+        return subtract(one, other)
+
+    monkeypatch.setattr(isl.UnionMap, "subtract", remembered)
+    _check(_sum("k"), program)
+    assert not asked
+    _check(_sum("k", "vector:4"), program)
+    assert asked

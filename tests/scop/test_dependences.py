@@ -288,3 +288,16 @@ def f(x: f32["N K"], p: f32["N N"]):
     program = polyml.einsum(text, budget=budget)
     assert "fallback" in program.lower(x, p.copy()).explain()
     assert np.allclose(program(x, p), (expected * x.sum(1)).max(1))
+
+
+def test_texts_and_runs_are_looked_at_once() -> None:
+    made = [access_map("S", ("i", "k"), "x", (affine("i"),), (affine(3),)) for _ in range(2)]
+    assert made[0] is made[1]
+    x, s = tensor("x", 5, 7), tensor("s", 5)
+    program = scop(
+        [equation(s, "i k", "0 <= i < 5 and 0 <= k < 7", ["i"], read(x, "i", "k"), reduce="sum", reduced="k")], [x], [s]
+    )
+    collected = dependences._Collected(program)
+    _, writes = dependences._references(program, {"s"})["s"]
+    (update,) = [write for write in writes if write.own]
+    assert collected.run(update) is collected.run(update)

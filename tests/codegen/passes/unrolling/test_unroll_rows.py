@@ -10,6 +10,7 @@ from polyml.codegen.loops import Assign
 from polyml.codegen.passes.unrolling.unroll_rows import unroll_rows
 from polyml.codegen.passes.vectors.vectorize import vectorize
 from polyml.codegen.printer import loops_text
+from polyml.codegen.ranges import Ranges
 from polyml.testing.verify import verify
 from tests.codegen.programs import array, at, function, loop, put
 from tests.pairs import pairwise
@@ -117,3 +118,12 @@ def test_terms_of_short_rows_are_shuffled() -> None:
     llvm = pm.einsum(text, target=WIDE, threads=1).lower(np.zeros((640, 6))).text("llvm")
     assert "gather" not in llvm
     assert "masked" not in llvm
+
+
+def test_iterations_are_asked_of_loops_that_lanes_go_across(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = loop("n", 0, 16, loop("c", 0, 4, Assign(target=put("y", "n", "c"), value=at("x", "c", "n"))))
+    rows = function(body, arguments=(array("x", 4, 16), array("y", 16, 4)), written="y")
+    asked: list[Ranges] = []
+    monkeypatch.setattr(Ranges, "constant", lambda ranges, value: asked.append(ranges))
+    assert unroll_rows(rows) is rows
+    assert not asked
