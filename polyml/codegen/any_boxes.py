@@ -255,6 +255,8 @@ class _Scan:
             raise BeyondBoxes
         first, end = reached.ranges[index]
         if stop is not None:
+            if any(name in spans and _is_multiple(stop, size) for name, size in first.terms if isinstance(name, str)):
+                raise BeyondBoxes  # one tile or none: a condition, not a loop, which prefetches take for one with a next tile
             end = self.facts.smallest([end, stop])
         if low is not None and not self.facts.at_most(low, first):
             if self.facts.at_most(first, low):
