@@ -124,30 +124,34 @@ class Einsum(Dispatcher):
                 stages, self._lowered = self._stages(key), None
                 return compile_stages(self.program, stages)
             except PolymlError as fault:
-                fixed = () if isinstance(fault, EinsumSyntaxError | DeviceUnavailableError) else self._fixed(key)
-                if not fixed:
+                if isinstance(fault, EinsumSyntaxError | DeviceUnavailableError):
                     raise
-                names = ", ".join(fixed)
-                raise PolymlError(
-                    f"{self.program.name} cannot be compiled for any {names}: {fault.message}",
-                    span=fault.span,
-                    hint="leave these sizes out: dynamic=(..), with the names of those that may be anything",
-                ) from fault
+                refusal = self._refusal(key, fault)
+                if refusal is None:
+                    raise
+                raise refusal from fault
 
         return cached_kernel(self.program, key, self.options, compile)
 
-    def _fixed(self, key: Key) -> tuple[str, ...]:
-        """The sizes that must be numbers, each tried alone where that is possible; none for a key without symbolic extents."""
+    def _refusal(self, key: Key, fault: PolymlError) -> PolymlError | None:
+        """What a program is told that has no kernel for any sizes: what is wrong with it whatever they are, or which must be numbers (each tried alone where that is possible). None for a key without symbolic extents."""
         from polyml.compiler.driver import signature_for
-        from polyml.graph.any_size import allows_any_size
+        from polyml.graph.any_size import allows_any_size, fault_at_numbers
 
         general = self._general
         if general is None or not any(isinstance(layout, AnySize) for layout in key):
-            return ()
+            return None
         signature = signature_for(self.program, key)
         with COMPILE_LOCK:
+            at_numbers = fault_at_numbers(self.program, signature)
+            if at_numbers is not None:
+                return at_numbers
             alone = tuple(name for name in general.names if not allows_any_size(self.program, signature, name))
-        return alone or general.names
+        return PolymlError(
+            f"{self.program.name} cannot be compiled for any {', '.join(alone or general.names)}: {fault.message}",
+            span=fault.span,
+            hint="leave these sizes out: dynamic=(..), with the names of those that may be anything",
+        )
 
     def _dispatch(self, *args: object, **keywords: object) -> object:
         if self.options.target is not None and self.options.target.is_cuda:

@@ -1,4 +1,4 @@
-"""Which sizes of a program must be numbers: each is tried alone."""
+"""Why a program has no kernel for any sizes: which of them must be numbers, each tried alone, or what is wrong with it whatever they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from polyml.errors import PolymlError
 from polyml.graph.builder.program import build
 from polyml.sets.affine import affine, extent_of
 
-__all__ = ["allows_any_size"]
+__all__ = ["allows_any_size", "fault_at_numbers"]
 
 SOME_SIZE = 24
 """What stands for the other sizes."""
@@ -31,3 +31,22 @@ def allows_any_size(program: Program, signature: Signature, name: str) -> bool:
     except PolymlError:
         return False
     return True
+
+
+def fault_at_numbers(program: Program, signature: Signature) -> PolymlError | None:
+    """What the program is refused for at the sizes of the call that asks, as numbers; None: it is right there, or they are not known."""
+    numbers = {name: affine(number) for name, number in signature.examples.items()}
+    arguments: list[ArgumentType | int | None] = []
+    for parameter, argument in zip(program.parameters, signature.arguments, strict=True):
+        if isinstance(argument, ArgumentType):
+            extents = [affine(extent).substitute(numbers) for extent in argument.shape]
+            if any(extent.variables() for extent in extents):
+                return None
+            arguments.append(ArgumentType(argument.dtype, tuple(map(extent_of, extents))))
+        else:
+            arguments.append(signature.examples.get(parameter.name, argument))
+    try:
+        build(program, Signature(tuple(arguments)))
+    except PolymlError as fault:
+        return fault
+    return None
