@@ -22,7 +22,7 @@ from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.einsum_frontend.syntax import Program
-from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, is_subscripts
+from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, refusal_of
 from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
 from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
@@ -325,9 +325,13 @@ def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str
         out = options.pop("out", None)
         form = form_for(subscripts, options)
         return form.call(*operands) if out is None else form.into(*operands, out=out)
-    if subscripts.strip() and is_subscripts(subscripts):
-        return functools.partial(einsum, subscripts, **options)
-    return numpy_einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises
+    if not subscripts.strip():
+        return numpy_einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises
+    refusal = refusal_of(subscripts)
+    if refusal is not None:
+        hint = "subscripts are as in 'ij,jk->ik', and a program is the text of a function, `def f(..):`"
+        raise SubscriptsSyntaxError(refusal.message, span=refusal.span, hint=hint)
+    return functools.partial(einsum, subscripts, **options)
 
 
 def _sublists(arguments: tuple[object, ...], options: dict[str, object]) -> Any:

@@ -31,6 +31,7 @@ __all__ = [
     "plain_indices",
     "product_of",
     "reads_of",
+    "spelling",
     "substitute",
     "variables_in",
     "walk",
@@ -132,6 +133,12 @@ class Apply(_Kept):
 
 _set_hash = vars(_Hashed)["_hash"].__set__  # the classes are frozen
 _set_reads = vars(_Kept)["_reads"].__set__
+
+
+def spelling(op: str) -> str:
+    """An op as programs write it."""
+    return f"`{_SYMBOLS[op]}`" if op in _SYMBOLS else op
+
 
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",

@@ -20,6 +20,7 @@ from typing import assert_never
 
 from polyml.einsum_frontend.affine_form import require_affine
 from polyml.einsum_frontend.names import is_isl_name
+from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.resolve_calls import resolve_call
 from polyml.einsum_frontend.resolve_conditions import Facts, resolve_condition
 from polyml.einsum_frontend.resolve_expressions import Names, free_indices, resolve_expression, resolve_subscript
@@ -40,6 +41,7 @@ from polyml.einsum_frontend.syntax import (
     Program,
     Reducer,
     Return,
+    SizeRef,
     Statement,
     Subscript,
     Unary,
@@ -201,7 +203,11 @@ class _Resolver:
                 raise EinsumSyntaxError(message, span=subscript.span, hint=hint)
             if not isinstance(subscript, IndexRef):
                 message = f"the first left side of {name!r} gives it its shape, and needs plain indices"
-                raise EinsumSyntaxError(message, span=subscript.span, hint=declaration)
+                hint = declaration
+                if isinstance(subscript, SizeRef) or (isinstance(subscript, Subscript) and not subscript.subscripts):
+                    message += f": {format_expression(subscript)!r} is one number"
+                    hint = f"choose another name for the index, or {declaration}"
+                raise EinsumSyntaxError(message, span=subscript.span, hint=hint)
             if subscript.name in seen:
                 message = f"the first left side of {name!r} has {subscript.name!r} twice"
                 raise EinsumSyntaxError(message, span=subscript.span, hint=declaration)

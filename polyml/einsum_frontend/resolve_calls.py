@@ -8,12 +8,13 @@ from polyml.einsum_frontend.affine_form import require_affine
 from polyml.einsum_frontend.names import RESERVED, did_you_mean
 from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.resolve_expressions import Names, resolve_expression
-from polyml.einsum_frontend.scope import Scope, Tensor, holds_program, wrong_rank
+from polyml.einsum_frontend.scope import Scope, Tensor, holds_program
 from polyml.einsum_frontend.signature import result_ranks, written_parameters
 from polyml.einsum_frontend.spellings import spelled_out
 from polyml.einsum_frontend.syntax import CallProgram, Expression, Name, Parameter, Program, Reducer, Subscript
 from polyml.einsum_frontend.walk import walk
 from polyml.errors import EinsumSyntaxError
+from polyml.shown import counted
 
 __all__ = ["resolve_call"]
 
@@ -30,7 +31,7 @@ def resolve_call(call: CallProgram, scope: Scope) -> CallProgram:
         message = f"{call.callee!r} takes {len(callee.parameters)} arguments ({wanted}), not {len(call.args)}"
         raise EinsumSyntaxError(message, span=call.span)
     written = written_parameters(callee)
-    args = tuple(_argument(arg, p, scope) for arg, p in zip(call.args, callee.parameters, strict=True))
+    args = tuple(_argument(arg, p, call.callee, scope) for arg, p in zip(call.args, callee.parameters, strict=True))
     _check_written(call, callee, args, written)
     ranks = result_ranks(callee)
     if len(call.targets) != len(ranks):
@@ -62,7 +63,7 @@ def _callee(call: CallProgram, scope: Scope) -> Program:
     return program
 
 
-def _argument(arg: Expression, parameter: Parameter, scope: Scope) -> Expression:
+def _argument(arg: Expression, parameter: Parameter, callee: str, scope: Scope) -> Expression:
     if parameter.shape is not None:
         if not isinstance(arg, Name):
             hint = "pass the name of a tensor; assign an expression to one first"
@@ -70,7 +71,8 @@ def _argument(arg: Expression, parameter: Parameter, scope: Scope) -> Expression
             raise EinsumSyntaxError(message, span=arg.span, hint=hint)
         tensor = scope.tensor(arg.identifier, arg.span)
         if tensor.rank != len(parameter.shape):
-            raise wrong_rank(arg.identifier, tensor.rank, len(parameter.shape), arg.span)
+            message = f"{arg.identifier!r} has {counted(tensor.rank, 'dimension')}, and {callee!r} declares {len(parameter.shape)} for its {parameter.name!r}"
+            raise EinsumSyntaxError(message, span=arg.span)
         return Subscript(scope.safe(arg.identifier), (), arg.span)
     for part in walk(arg):
         if isinstance(part, Reducer) or (isinstance(part, Subscript) and part.subscripts):

@@ -16,7 +16,7 @@ from polyml.dtypes import DType, boolean, c64, c128, f32, f64, i64, promote, u64
 from polyml.einsum_frontend.complex_functions import FUNCTIONS
 from polyml.einsum_frontend.complex_parts import ROWS, Parts, joined, parts_of, power
 from polyml.errors import DTypeError
-from polyml.expressions import Apply, Const, Expr, Read
+from polyml.expressions import Apply, Const, Expr, Read, spelling
 from polyml.ops import OPS, result_dtype
 from polyml.records import dataclass
 from polyml.source import Span
@@ -221,7 +221,7 @@ def _on_parts(op: str, args: Sequence[Typed], dtype: DType, weak: bool, span: Sp
     row = ROWS.get(op) or FUNCTIONS.get(op)
     if row is None:
         ordered = op in ("lt", "le", "gt", "ge", "min", "max", "relu")
-        why = "complex numbers have no order" if ordered else f"{op} is not defined for {dtype}"
+        why = "complex numbers have no order" if ordered else f"{spelling(op)} is not defined for {dtype}"
         hint = (
             "compare abs(..) or real(..)" if ordered else _IN_OTHER_WORDS.get(op, "take real(..), imag(..) or abs(..)")
         )
@@ -268,7 +268,9 @@ def _on_booleans(op: str, args: Sequence[Typed], weak: bool, span: Span | None) 
             if OPS[op].rule == "float" or op == "div":
                 return apply(op, [Typed(cast(v, f64), weak) for v in values], span)
             raise DTypeError(
-                f"{op} is not defined for bool", span=span, hint="convert it, e.g. i32(..), or use `not`, `!=`"
+                f"{spelling(op)} is not defined for bool",
+                span=span,
+                hint="convert it, e.g. i32(..), or use `not`, `!=`",
             )
 
 

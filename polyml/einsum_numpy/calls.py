@@ -31,7 +31,7 @@ from polyml.options import Options
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.runtime.foreign.arrays import through_numpy
 
-__all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "is_subscripts"]
+__all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "refusal_of"]
 
 NUMPY_KEYWORDS = frozenset({"out", "dtype", "order", "casting", "optimize", "memory_limit"})
 """NumPy's, and opt_einsum's `memory_limit`."""
@@ -281,14 +281,14 @@ def _hashable(value: object) -> object:
     return value
 
 
-def is_subscripts(text: str) -> bool:
-    """Whether the text stands in numpy.einsum's form for as many operands as it has commas, and one."""
+def refusal_of(text: str) -> PolymlError | None:
+    """What keeps a text from being subscripts in numpy.einsum's form, for as many operands as it has commas, and one."""
     left = text.partition("->")[0]
     try:
         labels_of(text, [sum(c.isalpha() for c in piece) for piece in left.split(",")])
-    except PolymlError:
-        return False
-    return True
+    except PolymlError as fault:
+        return fault
+    return None
 
 
 _array: Callable[[object], Array] = np.asarray

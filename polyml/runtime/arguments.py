@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from polyml.dtypes import DType, boolean, from_numpy
+from polyml.dtypes import DTYPES, DType, boolean, from_numpy
 from polyml.errors import ArgumentError, DTypeError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Extent
@@ -34,6 +34,7 @@ __all__ = [
     "overlaps_itself",
     "prepare",
     "share_memory",
+    "shown_type",
     "strides_overlap",
 ]
 
@@ -172,18 +173,22 @@ def _in_type(wanted: Wanted, dtype: DType, array: Array) -> Array:
     return made
 
 
+def shown_type(dtype: np.dtype[np.generic]) -> str:
+    """The language's name of an element type, or else NumPy's."""
+    try:
+        return from_numpy(dtype).name
+    except DTypeError:
+        return str(dtype)
+
+
 def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
     if array.dtype == dtype.numpy:
         return
     if array.ndim == 0 and array.dtype.kind in "OUS":  # what NumPy makes of anything that is no array
         found = "None" if array[()] is None else f"of type {type(array[()]).__name__}"
         raise DTypeError(f"argument {wanted.name} must be an array of {dtype}, and is {found}", span=wanted.span)
-    hint = f"convert it to {dtype}"
-    try:
-        found = str(from_numpy(array.dtype))
-        hint += f", or declare {wanted.name}: {found}"
-    except DTypeError:
-        found = str(array.dtype)
+    found = shown_type(array.dtype)
+    hint = f"convert it to {dtype}" + (f", or declare {wanted.name}: {found}" if found in DTYPES else "")
     if found != dtype.name:
         raise DTypeError(
             f"argument {wanted.name} has dtype {found}, and the program declares {dtype}",

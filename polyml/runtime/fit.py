@@ -15,9 +15,11 @@ from polyml.runtime.arguments import (
     layout_of,
     overlaps_itself,
     share_memory,
+    shown_type,
 )
 from polyml.runtime.recycle import empty
 from polyml.runtime.signature import ArrayParameter, KernelSignature, Parameter, Result
+from polyml.shown import counted
 
 __all__ = ["check_writes", "fit", "result_arrays"]
 
@@ -49,12 +51,16 @@ def result_arrays(
         return [(_empty(s, r), None) for s, r in zip(shapes, signature.results, strict=True)]
     places = out if isinstance(out, tuple) else (out,)
     if len(places) != len(shapes):
-        raise ArgumentError(f"out= has {len(places)} arrays, and {signature.name} has {len(shapes)} new results")
+        raise ArgumentError(
+            f"out= has {counted(len(places), 'array')}, and {signature.name} has {counted(len(shapes), 'new result')}"
+        )
     made: list[tuple[Array, Array | None]] = []
     for place, shape, result in zip(places, shapes, signature.results, strict=True):
         dtype = result.dtype.numpy
         if not isinstance(place, np.ndarray) or place.shape != shape or place.dtype.newbyteorder("=") != dtype:
-            found = f"{place.dtype} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
+            found = (
+                f"{shown_type(place.dtype)} {place.shape}" if isinstance(place, np.ndarray) else type(place).__name__
+            )
             raise ArgumentError(f"out= for {result.label} must be an array of {result.dtype} {shape}, and is {found}")
         if not place.flags.writeable:
             raise ArgumentError(f"out= for {result.label} is read-only")

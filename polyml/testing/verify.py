@@ -16,7 +16,7 @@ from polyml.api import Einsum
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.syntax import Program
-from polyml.einsum_numpy.calls import NUMPY_KEYWORDS, is_subscripts
+from polyml.einsum_numpy.calls import NUMPY_KEYWORDS, refusal_of
 from polyml.einsum_numpy.extended import is_extended, program_of, request_of
 from polyml.errors import ArgumentError, PolymlError
 from polyml.records import dataclass
@@ -151,7 +151,7 @@ def _both(program: Any, args: Sequence[object], options: dict[str, Any]) -> tupl
         if options:
             raise ArgumentError("the program has its options already", hint="give them to polyml.einsum")
         return program.program, program
-    if isinstance(program, str) and (is_subscripts(program) or (is_extended(program) and "def " not in program)):
+    if isinstance(program, str) and (refusal_of(program) is None or (is_extended(program) and "def " not in program)):
         if taken := sorted(NUMPY_KEYWORDS & set(options)):
             raise ArgumentError(f"verify takes no {taken[0]}=", hint="leave it out")
         request, more = request_of(program, args, options.get("semiring", "plus_times"), options.get("where"))

@@ -61,7 +61,7 @@ def test_booleans_add_and_multiply_as_in_numpy() -> None:
     assert apply("add", [x, y]).expr == Apply("or", (x.expr, y.expr), boolean)
     assert apply("mul", [x, y]).expr == Apply("and", (x.expr, y.expr), boolean)
     assert apply("div", [x, y]).dtype == f64
-    with pytest.raises(DTypeError, match="sub is not defined for bool"):
+    with pytest.raises(DTypeError, match="`-` is not defined for bool"):
         apply("sub", [x, y])
 
 

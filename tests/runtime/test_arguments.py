@@ -331,9 +331,9 @@ def test_out_faults(add: Kernel, operands: Arrays) -> None:
     frozen.flags.writeable = False
     faults = [
         ([[0.0]], "must be an array of f32 .8, 8., and is list"),
-        (np.empty((8, 8)), "and is float64"),
-        (np.empty((8, 4), np.float32), r"and is float32 \(8, 4\)"),
-        ((a, b), "out= has 2 arrays, and handmade has 1 new results"),
+        (np.empty((8, 8)), "and is f64"),
+        (np.empty((8, 4), np.float32), r"and is f32 \(8, 4\)"),
+        ((a, b), "out= has 2 arrays, and handmade has 1 new result"),
         (frozen, "read-only"),
         (as_strided(np.empty(8, np.float32), (8, 8), (0, 4)), "share memory"),
     ]

@@ -65,7 +65,12 @@ def bind_call(state: State, names: Names, callee: Program, statement: CallProgra
             env[parameter.name] = replace(variable, label=parameter.name)
             passed[parameter.name] = name
         types.append(ArgumentType(env[parameter.name].dtype, env[parameter.name].shape))
-    return Bound(env, passed, {**bind_sizes(callee, Signature(tuple(types)), state.agree), **ints})
+    try:
+        sizes = bind_sizes(callee, Signature(tuple(types)), state.agree)
+    except (ShapeError, DTypeError) as fault:
+        message = f"in the call of {callee.name}: {fault.message}"
+        raise type(fault)(message, span=statement.span, hint=fault.hint) from None
+    return Bound(env, passed, {**sizes, **ints})
 
 
 def _tensor_name(arg: Expression) -> str | None:

@@ -206,12 +206,12 @@ def test_the_slow_path_takes_what_the_entry_point_leaves() -> None:
     frozen.flags.writeable = False
     for outs, message in (
         ((good, None), r"^out= for z must be an array of f32 \(4, 4\), and is NoneType"),
-        ((good, np.empty((4, 4))), r"^out= for z must be an array of f32 \(4, 4\), and is float64 \(4, 4\)"),
-        ((good[:3], good), r"^out= for y must be an array of f32 \(4, 4\), and is float32 \(3, 4\)"),
+        ((good, np.empty((4, 4))), r"^out= for z must be an array of f32 \(4, 4\), and is f64 \(4, 4\)"),
+        ((good[:3], good), r"^out= for y must be an array of f32 \(4, 4\), and is f32 \(3, 4\)"),
         ((good, frozen), "^out= for z is read-only"),
         ((good, good), "^out= for z shares memory with that for y"),
-        ((good,), "^out= has 1 arrays, and f has 2 new results"),
-        ([good, good.copy()], "^out= has 1 arrays, and f has 2 new results"),
+        ((good,), "^out= has 1 array, and f has 2 new results"),
+        ([good, good.copy()], "^out= has 1 array, and f has 2 new results"),
         ((good, good.copy(), good.copy()), "^out= has 3 arrays, and f has 2 new results"),
     ):  # fmt: skip
         with pytest.raises(ArgumentError, match=message):
