@@ -20,7 +20,7 @@ from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine
-from polyml.sets.callbacks import signals_wait
+from polyml.sets.callbacks import mapped_bottom_up, signals_wait
 
 __all__ = ["scan_by_isl", "scan_schedule"]
 
@@ -41,8 +41,9 @@ def scan_by_isl(schedule: Schedule) -> Code:
     build = isl.AstBuild.from_context(schedule.scop.context)
     build, handle = build.set_at_each_domain(scan.at_each_domain)
     tree = schedule.tree if quotients is None else quotients.tree
+    tree = mapped_bottom_up(tree, _end_mark)
     with signals_wait():
-        root = build.node_from_schedule(tree.map_schedule_node_bottom_up(_end_mark))
+        root = build.node_from_schedule(tree)
     del handle
     if isinstance(scan.fault, isl.Error):
         raise CodegenError(f"no code for the schedule of {schedule.scop.name}: {scan.fault}")
@@ -72,10 +73,12 @@ class _Scan:
 
     def at_each_domain(self, node: isl.AstNode, build: isl.AstBuild) -> isl.AstNode:
         try:
-            self.found.append(self.look(build))
+            found = self.look(build)
+            node = annotate(node, len(self.found))
+            self.found.append(found)
         except Exception as fault:
             self.fault = fault
-        return annotate(node, len(self.found) - 1)
+        return node
 
     def look(self, build: isl.AstBuild) -> _Found:
         iterators = isl.PwMultiAff.from_map(isl.Map.from_union_map(build.get_schedule()).reverse())

@@ -20,7 +20,7 @@ from polyml.schedule.tree import Kind, kind_of, mark_name, node_at, set_names
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import Affine
-from polyml.sets.callbacks import signals_wait
+from polyml.sets.callbacks import mapped_bottom_up
 from polyml.sets.shapes import element_count, is_known
 from polyml.sets.spaces import maps_of
 
@@ -121,9 +121,7 @@ def expanded(schedule: Schedule, arrays: Collection[str] | None = None) -> Sched
     if not contracted:
         return schedule
     kept = {name: storage for name, storage in schedule.storage.items() if name not in contracted}
-    with signals_wait():
-        tree = schedule.tree.map_schedule_node_bottom_up(unmarked)
-    return replace(schedule, tree=tree, storage=kept)
+    return replace(schedule, tree=mapped_bottom_up(schedule.tree, unmarked), storage=kept)
 
 
 def storage_text(schedule: Schedule) -> list[str]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import islpy as isl
 
-__all__ = ["pieces_of", "signals_wait"]
+__all__ = ["mapped_bottom_up", "pieces_of", "signals_wait"]
 
 
 _SIGNALS = tuple(sorted(signal.valid_signals()))
@@ -43,3 +43,26 @@ def pieces_of(value: isl.PwAff | isl.Aff) -> list[tuple[isl.Set, isl.Aff]]:
     found: dict[isl.Set, isl.Aff] = {}
     (value.to_pw_aff() if isinstance(value, isl.Aff) else value).foreach_piece(found.__setitem__)
     return list(found.items())
+
+
+def mapped_bottom_up(tree: isl.Schedule, change: Callable[[isl.ScheduleNode], isl.ScheduleNode]) -> isl.Schedule:
+    """`map_schedule_node_bottom_up`; what `change` raises (isl itself does, where its operations are used up) is raised behind it.
+
+    Raises:
+        isl.Error, and whatever `change` does.
+    """
+    faults: list[Exception] = []
+
+    def changed(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        if not faults:
+            try:
+                return change(node)
+            except Exception as fault:
+                faults.append(fault)
+        return node
+
+    with signals_wait():
+        mapped = tree.map_schedule_node_bottom_up(changed)
+    if faults:
+        raise faults[0]
+    return mapped

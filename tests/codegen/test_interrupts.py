@@ -12,7 +12,8 @@ import pytest
 
 import polyml
 from polyml.codegen import instances
-from polyml.sets.callbacks import pieces_of, signals_wait
+from polyml.sets.budget import BudgetExhausted, operation_budget
+from polyml.sets.callbacks import mapped_bottom_up, pieces_of, signals_wait
 
 SCALED = 'def scaled(a: f32["N M"]):\n    y[i, j] = a[i, j] * 3\n    return y\n'
 """Of any size: boxes of known ones need no isl."""
@@ -97,6 +98,48 @@ def test_a_fault_in_the_middle_of_isl(error: type[Exception], monkeypatch: pytes
         with pytest.raises(error, match="in a callback"):
             f(np.ones((3, 5), "f4"))
     np.testing.assert_array_equal(f(np.ones((3, 5), "f4")), np.full((3, 5), 3, "f4"))
+
+
+def test_isl_runs_out_of_operations_in_a_callback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What isl refuses then does not leave the callback either: islpy would say so, and isl go on without the node."""
+    look = instances._Scan.look
+
+    def runs_out(self: instances._Scan, build: isl.AstBuild) -> instances._Found:
+        found = look(self, build)
+        isl.DEFAULT_CONTEXT.set_max_operations(1)
+        return found
+
+    f = polyml.einsum(SCALED, dynamic=True)
+    a = np.ones((3, 5), "f4")
+    with monkeypatch.context() as patched:
+        patched.setattr(instances._Scan, "look", runs_out)
+        with pytest.raises(BudgetExhausted), operation_budget(0, phase="test"):
+            f(a)
+    assert "islpy" not in capfd.readouterr().err
+    np.testing.assert_array_equal(f(a), a * 3)
+
+
+def test_isl_runs_out_of_operations_while_a_tree_is_changed(capfd: pytest.CaptureFixture[str]) -> None:
+    tree = isl.Schedule.from_domain(isl.UnionSet("{ S[i, j] : 0 <= i, j < 8 }"))
+    order = isl.MultiUnionPwAff("[{ S[i, j] -> [(i)] }, { S[i, j] -> [(j)] }]")
+    tree = tree.insert_partial_schedule(order)
+
+    def change(node: isl.ScheduleNode) -> isl.ScheduleNode:
+        isl.Set("{ [i] : 0 <= i < 10 }").is_empty()
+        return node
+
+    with pytest.raises(BudgetExhausted), operation_budget(1, phase="test"):
+        mapped_bottom_up(tree, change)
+    assert "islpy" not in capfd.readouterr().err
+    assert mapped_bottom_up(tree, change).get_root().get_tree_depth() == tree.get_root().get_tree_depth()
+    with pytest.raises(ValueError, match="its own"):
+        mapped_bottom_up(tree, _fails)
+
+
+def _fails(node: isl.ScheduleNode) -> isl.ScheduleNode:
+    raise ValueError("its own")
 
 
 def test_pieces_are_read_without_a_function_of_pythons() -> None:

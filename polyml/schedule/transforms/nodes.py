@@ -13,7 +13,7 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name
-from polyml.sets.callbacks import signals_wait
+from polyml.sets.callbacks import mapped_bottom_up
 
 __all__ = [
     "Loop",
@@ -254,8 +254,7 @@ def single_members(tree: isl.Schedule) -> isl.Schedule:
             node = node.band_split(1).child(0)
         return node.ancestor(count - 1) if count > 1 else node
 
-    with signals_wait():
-        return tree.map_schedule_node_bottom_up(split)
+    return mapped_bottom_up(tree, split)
 
 
 def spliced(tree: isl.Schedule) -> isl.Schedule:
@@ -264,5 +263,4 @@ def spliced(tree: isl.Schedule) -> isl.Schedule:
     def splice(node: isl.ScheduleNode) -> isl.ScheduleNode:
         return node.sequence_splice_children() if kind_of(node) == Kind.sequence else node
 
-    with signals_wait():
-        return tree.map_schedule_node_bottom_up(splice)
+    return mapped_bottom_up(tree, splice)
