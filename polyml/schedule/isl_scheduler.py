@@ -12,6 +12,7 @@ from time import thread_time
 
 import islpy as isl
 
+from polyml.errors import SchedulerFailed
 from polyml.schedule.transforms import graft, insert_band, insert_sequence, loops_of
 from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.dependences import Dependences
@@ -46,7 +47,7 @@ def schedule_by_isl(
     member is parallel is preferred to a longer one; statements are fused only where no parallel loop is lost.
 
     Raises:
-        BudgetExhausted: after `budget` isl operations, or fewer that take too long.
+        BudgetExhausted: after `budget` isl operations, or fewer that take too long. SchedulerFailed: isl has found no schedule ("unable to carry dependences").
     """
     reduction = dependences.reduction.intersect_domain(domain).intersect_range(domain)
     flow = dependences.flow.intersect_domain(domain).intersect_range(domain)
@@ -92,6 +93,8 @@ def _attempt(constraints: isl.ScheduleConstraints, operations: int) -> isl.Sched
             return constraints.compute_schedule()
     except BudgetExhausted:
         return thread_time() - start
+    except isl.Error as fault:
+        raise SchedulerFailed(f"isl's scheduler gives up: {fault}") from None
 
 
 @contextmanager
@@ -126,7 +129,7 @@ def tree_by_isl(
         ahead: statements that run before all others (copies of inputs).
 
     Raises:
-        BudgetExhausted: after `budget` isl operations.
+        BudgetExhausted: after `budget` isl operations. SchedulerFailed: isl finds no schedule.
     """
     validity = dependences.validity if relax_reductions else dependences.validity.union(dependences.reduction)
     node = isl.Schedule.from_domain(scop.domain).get_root().child(0)

@@ -37,6 +37,27 @@ def test_numbers_that_grow() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-4)
 
 
+SPINS = """
+def f(s: f32["H"], r: f32["S 2 H"]):
+    for t in range(S):
+        for c in range(2):
+            d[i] = s[i] * (s[(i + 1) % H] + s[(i + H - 1) % H])
+            if (i + c) % 2 == 0:
+                s[i] = where(r[t, c, i] < d[i], -s[i], s[i])
+    return s
+"""
+
+
+def test_isl_finds_no_schedule() -> None:
+    """ "unable to carry dependences": the written order is legal."""
+    rng = np.random.default_rng(0)
+    spins, chances = rng.standard_normal(8, "f4"), rng.standard_normal((3, 2, 8), "f4")
+    expected = polyml.einsum(SPINS)(spins.copy(), chances)
+    f = polyml.einsum(SPINS, scheduler="isl")
+    assert "isl's scheduler gives up" in f.explain(spins, chances)
+    np.testing.assert_array_equal(f(spins, chances), expected)
+
+
 STEPS = [FIRST, FIRST * 3 // 2, FIRST * 9 // 4, 3 * FIRST]
 
 

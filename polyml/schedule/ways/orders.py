@@ -55,7 +55,7 @@ def isl_tree(task: Task, scop: Scop, dependences: Dependences, ahead: tuple[str,
     """By isl's scheduler.
 
     Raises:
-        BudgetExhausted: its share of the budget does not suffice.
+        BudgetExhausted: its share of the budget does not suffice. SchedulerFailed: isl finds no schedule.
     """
     if task.refused and not ahead:
         raise task.refused[0]  # it was asked for the same, and would take as long again
