@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyml.codegen.llvm.ir import Type
 from polyml.records import dataclass
 
-__all__ = ["DOUBLE", "EXP2_OF_DOUBLE", "LOG2_OF_DOUBLE", "SINGLE", "Format", "format_of"]
+__all__ = ["DOUBLE", "EXP2_BESIDE_EIGHTHS", "EXP2_OF_DOUBLE", "EXP_BESIDE_EIGHTHS", "LOG2_OF_DOUBLE", "SINGLE", "Format", "format_of"]
 
 
 def _hex(*numbers: str) -> tuple[float, ...]:
@@ -62,7 +62,7 @@ SINGLE = Format(
     two_over_pi=float.fromhex("0x1.45f306p-1"),
     half_pi=_hex("0x1.921fb6p+0", "-0x1.777a5cp-25", "-0x1.ee59dap-50"),
     root_half=0x3F3504F3,
-    exp_safe=87.0,
+    exp_safe=85.0,
     exp_range=(-104.0, 89.0),
     gelu_end=11.0,
     tanh_end=9.2,
@@ -304,6 +304,16 @@ DOUBLE = Format(
     ),  # fit error 2^-59.28
 )
 
+EXP_BESIDE_EIGHTHS = _hex(
+    "0x1p-1",
+    "0x1.555c7p-3",
+    "0x1.5556bap-5",
+)  # of f32 as Format.exp_tiny, for abs(r) <= ln(2)/16; fit error 2^-32.44
+EXP2_BESIDE_EIGHTHS = _hex(
+    "0x1.62e43p-1",
+    "0x1.ec0c1ep-3",
+    "0x1.c6b1aep-5",
+)  # (2^r - 1)/r of f32, abs(r) <= 1/16; fit error 2^-25.2
 LOG2_OF_DOUBLE = _hex(
     "0x1.71547652a1e7dp+0",
     "-0x1.715476565d0c3p-1",

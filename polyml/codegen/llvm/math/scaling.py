@@ -1,20 +1,22 @@
-"""AVX-512's instructions for exponential functions, where the module's target has them: scaling by a power of two, the smaller of two absolute values, and small tables.
+"""Instructions for exponential functions, where the module's target has them. AVX-512: scaling by a power of two, the smaller of two absolute values, and small tables. AVX2: a table of eight numbers of 32 bits.
 
-Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2C: VSCALEFPS (table of special cases: infinite exponents win even over NaN), VRANGEPS, VPERMPS, VPERMI2PS.
+Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2C: VSCALEFPS (table of special cases: infinite exponents win even over NaN), VRANGEPS, VPERMPS, VPERMD, VPERMI2PS.
 All lengths of vectors take the same steps in whole registers, so that a lane's result does not depend on them.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 
 from polyml.codegen.llvm.ir import I32, Type, Value, constant, type_of
+from polyml.codegen.llvm.math.constants import format_of
 from polyml.codegen.llvm.math.kit import Number
 
-__all__ = ["bounded", "in_registers", "looked_up", "magnitude", "scaled", "scales"]
+__all__ = ["bounded", "eighths", "in_registers", "looked_up", "looks_up_eighths", "magnitude", "scaled", "scales"]
 
 _REGISTERS = (256, 512)
-"""Bits of the vectors whose forms are used."""
+"""Bits of the vectors whose forms are used; without AVX-512 the first."""
 
 
 def scales(x: Number) -> bool:
@@ -22,18 +24,24 @@ def scales(x: Number) -> bool:
     return x.builder.module.instructions.scalef and x.type.is_float
 
 
+def looks_up_eighths(x: Number) -> bool:
+    """Whether `eighths` exists for numbers like x."""
+    return x.builder.module.instructions.avx2 and x.type.element == "float"
+
+
 def in_registers(recipe: Callable[[Number], Number], x: Number) -> Number:
     """What the recipe, which uses these instructions, makes of a number of any lanes: a register at a time, with zeros behind a short one."""
     b, lanes, bits = x.builder, x.type.lanes, x.type.bits
-    if lanes * bits in _REGISTERS:
+    registers = _REGISTERS if scales(x) else _REGISTERS[:1]
+    if lanes * bits in registers:
         return recipe(x)
-    if lanes * bits > _REGISTERS[-1]:
+    if lanes * bits > registers[-1]:
         half = lanes // 2
         halves = [
             in_registers(recipe, Number(b, b.shuffle(x.value, part))) for part in (range(half), range(half, lanes))
         ]
         return Number(b, b.shuffle(halves[0].value, range(lanes), halves[1].value))
-    whole = x.type.of(next(size for size in _REGISTERS if size >= lanes * bits) // bits)
+    whole = x.type.of(next(size for size in registers if size >= lanes * bits) // bits)
     zeros = Value(whole, "zeroinitializer")
     if lanes == 1:
         padded = b.emit(whole, f"insertelement {zeros}, {x.value}, i64 0")
@@ -69,6 +77,26 @@ def looked_up(table: Sequence[float], index: Number) -> Number:
     passed = (parts[0], index.value, *parts[1:])
     b.module.declare(f"llvm.x86.avx512.{name}", str(type_), [str(value.type) for value in passed])
     return Number(b, b.call(f"llvm.x86.avx512.{name}", type_, passed))
+
+
+def eighths(t: Number, factor: float, roots: Sequence[float]) -> Number:
+    """factor * 2^t, normal numbers, in a vector of eight, where the low bits of the float t are eight times its value: 2^(k/8) is the root k, rounded, and what is left of t goes into the exponent.
+
+    An entry of the table is a root less the bits that k itself has in the sum of t's and the root's, so that no bit of t is masked.
+    """
+    b, bits = t.builder, t.bits()
+    shift = format_of(t.type).mantissa - 3
+    entries = [(_bits_of(factor * root) - (k << shift)) % (1 << 32) for k, root in enumerate(roots)]
+    table = Value(bits.type, f"<{', '.join(f'i32 {entry}' for entry in entries)}>")
+    b.module.declare("llvm.x86.avx2.permd", str(bits.type), [str(bits.type)] * 2)
+    root = Number(b, b.call("llvm.x86.avx2.permd", bits.type, (table, bits.value)))
+    return (root + (bits << shift)).floats()
+
+
+def _bits_of(single: float) -> int:
+    (bits,) = struct.unpack("<I", struct.pack("<f", single))
+    assert isinstance(bits, int)
+    return bits
 
 
 def _listed(type_: Type, numbers: Sequence[float]) -> Value:
