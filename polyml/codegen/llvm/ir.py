@@ -409,8 +409,9 @@ class Builder:
         """Whether any lane of an i1 vector is true."""
         return mask if mask.lanes == 1 else self.intrinsic("vector.reduce.or", mask, result=BIT)
 
-    def iota(self, lanes: int, stride: int = 1) -> Value:
-        """<0, stride, 2 stride, ...> as i64."""
+    def iota(self, lanes: int, stride: int = 1, start: int = 0) -> Value:
+        """<0, stride, 2 stride, ...> from the start on, as i64."""
         if lanes == 1:
-            return integer(0)
-        return Value(type_of("i64", lanes), "<" + ", ".join(f"i64 {k * stride}" for k in range(lanes)) + ">")
+            return integer(start)
+        numbers = (f"i64 {start + k * stride}" for k in range(lanes))
+        return Value(type_of("i64", lanes), "<" + ", ".join(numbers) + ">")

@@ -103,7 +103,9 @@ def test_every_lane_count_gives_the_same(op: str) -> None:
     want = math_kernel(op, f32, 16)(x)
     for lanes in (1, 2, 4, 8, 32):
         np.testing.assert_array_equal(math_kernel(op, f32, lanes)(x), want, err_msg=str(lanes))
-    if op not in ("exp", "gelu", "sigmoid") and Target("x86-64-v3").runs_here:  # which look into tables where an instruction does
+    if (
+        op not in ("exp", "gelu", "sigmoid") and Target("x86-64-v3").runs_here
+    ):  # which look into tables where an instruction does
         np.testing.assert_array_equal(math_kernel(op, f32, 8, "x86-64-v3")(x), want, err_msg="AVX2")
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from polyml.codegen.llvm.ir import Type
 from polyml.records import dataclass
 
-__all__ = ["DOUBLE", "EXP2_BESIDE_EIGHTHS", "EXP2_OF_DOUBLE", "EXP_BESIDE_EIGHTHS", "LOG2_OF_DOUBLE", "SINGLE", "Format", "format_of"]
+__all__ = [
+    "DOUBLE",
+    "EXP2_BESIDE_EIGHTHS",
+    "EXP2_OF_DOUBLE",
+    "EXP_BESIDE_EIGHTHS",
+    "LOG2_OF_DOUBLE",
+    "SINGLE",
+    "Format",
+    "format_of",
+]
 
 
 def _hex(*numbers: str) -> tuple[float, ...]:

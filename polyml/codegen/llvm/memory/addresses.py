@@ -169,8 +169,10 @@ class Nest:
             return self.index(expression)
         level = self.level_of_affine(expression)
         if stride is not None:
-            base = self.index(expression)
-            return self.once(level, ("lanes", expression, lanes), lambda: self._spread(base, lanes, stride))
+            # Vectors side by side have the first one's variable in all lanes in common, to which constants are added.
+            base = self.index(expression - expression.constant)
+            lane_by_lane = partial(self._spread, base, lanes, stride, expression.constant)
+            return self.once(level, ("lanes", expression, lanes), lane_by_lane)
         first = self._first_round(expression, variable)
         if first is not None:
             return self.lanes_index(expression.substitute({variable: affine(first)}), first, lanes)
@@ -234,8 +236,8 @@ class Nest:
 
         return self.once(self.level_of(division), ("remainder", division, lanes), compute)
 
-    def _spread(self, base: Value, lanes: int, stride: int) -> Value:
-        return self.builder.binary("add", self.builder.splat(base, lanes), self.builder.iota(lanes, stride))
+    def _spread(self, base: Value, lanes: int, stride: int, start: int) -> Value:
+        return self.builder.binary("add", self.builder.splat(base, lanes), self.builder.iota(lanes, stride, start))
 
     def _lanes_atom(self, atom: Atom, variable: str, lanes: int) -> Value:
         b, level = self.builder, self.level_of(atom)

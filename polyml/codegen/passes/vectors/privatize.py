@@ -42,10 +42,10 @@ class Partial:
         return (best,) if self.argument is None else (best, (f"{self.argument.variable}_part", self.index, -1))
 
 
-def shared_targets(loop: For, ranges: Ranges, *, precise: bool) -> tuple[Partial, ...]:
+def shared_targets(loop: For, ranges: Ranges, *, precise: bool, vector_bytes: int) -> tuple[Partial, ...]:
     """The reductions in `loop` whose element is the same in all its iterations and is not accessed in another way there.
 
-    `ranges` hold inside the loop. With `precise`, floating-point sums and products are left out.
+    `ranges` hold inside the loop. With `precise`, floating-point sums and products are left out. vector_bytes: of a register; shorter ones than AVX-512's have masks as wide as what was compared, of 64 bits beside numbers of 64 bits.
     """
     inside = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)} | {loop.variable}
     local = {node.variable.name for node in walk_nodes(loop.body) if isinstance(node, Allocate)}
@@ -57,10 +57,15 @@ def shared_targets(loop: For, ranges: Ranges, *, precise: bool) -> tuple[Partial
         if precise and partial.dtype.is_float and partial.reduction in ("sum", "prod"):
             continue
         known = found.get(partial.target)
-        index = i32 if _is_short(node, ranges) and (known is None or known.index is i32) else i64
+        suits = partial.dtype.bits < 64 or vector_bytes > _MASKS_IN_VECTORS
+        index = i32 if suits and _is_short(node, ranges) and (known is None or known.index is i32) else i64
         found[partial.target] = replace(partial, index=index)
     accesses = [(node, use) for node in walk_nodes(loop.body) for use in uses(node)]
     return tuple(p for p in found.values() if not any(_disturbs(p, node, use, ranges) for node, use in accesses))
+
+
+_MASKS_IN_VECTORS = 32
+"""Bytes of a register, at most, where masks are vectors."""
 
 
 def private_body(nodes: tuple[Node, ...], partials: Sequence[Partial]) -> tuple[Node, ...]:

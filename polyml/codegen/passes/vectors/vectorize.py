@@ -127,7 +127,7 @@ class _Vectorize:
     def strips(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
         """A loop over single vectors, whose inner loops run as far as some lane does; and the masked end."""
         width = self.width(loop)
-        if _reduces_across(loop, ranges, precise=self.precise):
+        if self.reduces_across(loop, ranges):
             raise NotVectorizable("the bounds of an inner loop differ between lanes that share a sum")
         plan = self.plan(replace(loop, factor=1), ranges, width, sums=0)
         start = fresh(f"{loop.variable}_strip", self.taken)
@@ -150,7 +150,7 @@ class _Vectorize:
     def long_sums(self, loop: For, ranges: Ranges) -> Iterator[Node]:
         """A loop over register tiles of several vectors, without conditions where all of a tile's lanes are in range; one over single vectors; and the masked end. Where their number is known the last two are one tile."""
         width = self.width(loop)
-        if _reduces_across(loop, ranges, precise=self.precise):
+        if self.reduces_across(loop, ranges):
             raise NotVectorizable("the bounds of an inner loop differ between lanes that share a sum")
         trips, start, step = ranges.constant(loop.upper - loop.lower), loop.lower, loop.factor * width
         known = ranges.enter(loop)
@@ -201,7 +201,7 @@ class _Vectorize:
     def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
         """The loops that replace `loop`, in lanes."""
         inner = ranges.enter(loop)
-        partials = shared_targets(loop, inner, precise=self.precise)
+        partials = shared_targets(loop, inner, precise=self.precise, vector_bytes=self.vector_bytes)
         check_lanes(loop, partials)
         overlapped = None if partials else self.overlapped(loop, ranges)
         if overlapped is not None:
@@ -313,6 +313,10 @@ class _Vectorize:
         self.notes.append(Note("vector", _subject(loop), how))
         return overlapping_tiles(loop, with_lanes(body, plan.width), plan.vectors, plan.width, self.taken)
 
+    def reduces_across(self, loop: For, ranges: Ranges) -> bool:
+        inner = ranges.enter(loop)
+        return bool(shared_targets(loop, inner, precise=self.precise, vector_bytes=self.vector_bytes))
+
     def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> VectorPlan:
         return plan_parts(loop, ranges, width, leads=self.leads, vector_bytes=self.vector_bytes, sums=sums)
 
@@ -341,10 +345,6 @@ def _has_steps(loop: For) -> bool:
     """Whether loops inside follow a recurrence: no sum, whose parts may be added up in any order."""
     assigned = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
     return any(isinstance(node, For) for node in loop.body) and all(node.reduction is None for node in assigned)
-
-
-def _reduces_across(loop: For, ranges: Ranges, *, precise: bool) -> bool:
-    return bool(shared_targets(loop, ranges.enter(loop), precise=precise))
 
 
 def _copied_row(loop: For) -> Assign | None:

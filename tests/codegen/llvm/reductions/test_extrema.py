@@ -267,3 +267,29 @@ def test_places_that_each_iteration_makes_for_itself() -> None:
     assert program.lower(x).text("asm")
     if AVX512.runs_here:
         assert np.array_equal(program(x), -x)
+
+
+LOOP = re.compile(r"^(\.LBB\w+):\n((?:(?!\.LBB).*\n)*?)\tj\w+\t\1$", re.MULTILINE)
+
+
+def innermost(dtype: str, target: pm.Target) -> str:
+    """The loop over whole vectors of a search along rows of 1000, as assembly."""
+    x = np.zeros((64, 1000), f"f{int(dtype[1:]) // 8}")
+    search = pm.einsum(ROWS.format(op="argmax", dtype=dtype), target=target, threads=1)
+    code = search.lower(x).text("asm")
+    return max((body for _, body in LOOP.findall(code)), key=lambda body: body.count("vmax"))
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda target: target.name)
+def test_vectors_side_by_side_share_the_place_of_the_first(target: pm.Target) -> None:
+    body = innermost("f32", target)
+    assert body.count("vmaxps") in (4, 8)
+    assert body.count("vpbroadcastd") == 1
+
+
+def test_indices_beside_numbers_of_64_bits_have_as_many_where_masks_are_vectors() -> None:
+    narrow, wide = innermost("f64", AVX2), innermost("f64", AVX512)
+    assert narrow.count("vblendvpd") == narrow.count("vmaxpd") == 4
+    assert "vpack" not in narrow
+    assert "vpbroadcastd" in wide
+    assert "vpbroadcastq" not in wide
