@@ -204,6 +204,20 @@ def test_exp_is_one_straight_line_where_an_instruction_scales() -> None:
     assert not Target("aarch64").scalef
 
 
+@pytest.mark.parametrize(("op", "fused"), [("exp", 8), ("gelu", 14)])
+def test_avx2_looks_up_eighths_of_a_power_of_two(op: str, fused: int) -> None:
+    """One permutation, and so many multiplications and multiply-adds a vector: with coefficients for half a power of two exp has 10, gelu 18."""
+    arguments = (variable("y", f32, "N"), variable("x", f32, "N"))
+    body = (vector("i", "N", 8, store("y", "i", Apply(op, (read("x", f32, "i"),), f32))),)
+    function = Function(name="kernel", arguments=arguments, written=frozenset("y"), sizes=("N",), body=body)
+    target = Target("x86-64-v3")
+    code = assembly(emit_module([function], Instructions.of(target)), machine_of(target)).partition("\nkernel:")[2]
+    loop = re.search(r"^(\.LBB\w+):\n(?:(?!\.LBB).*\n)*?\tvfmadd(?:.*\n)*?\t(?:jne|jl|jb)\t", code, re.MULTILINE)
+    assert loop is not None
+    assert len(re.findall(r"\tvperm(?:d|ps)\t", loop[0])) == 1
+    assert len(re.findall(r"\tv(?:fn?madd|mul)\w*ps\t", loop[0])) == fused
+
+
 @pytest.mark.parametrize(("count", "steps"), [(2, 1), (7, 6), (8, 5), (15, 9), (16, 7), (23, 9)])
 def test_polynomials_of_many_coefficients_have_few_steps_in_turn(count: int, steps: int) -> None:
     """The value, and the longest way through the instructions."""
