@@ -82,8 +82,9 @@ def strips_of(
     target: Target,
     *,
     parts: bool = False,
+    most_in_set: int = MOST_IN_SET,
 ) -> Literal["in place", "packed"] | None:
-    """How strips of the vector operand are read; None where blocks of it are better. parts: of the sum may be made one after the other."""
+    """How strips of the vector operand are read; None where blocks of it are better. parts: of the sum may be made one after the other. most_in_set: lines of a strip read where it lies for one set of L2, over the whole sum."""
     operand, size = sides.operand, model.itemsize
     width = tile.vectors * target.lanes(size)
     statement = scop.statements[model.name]
@@ -118,7 +119,7 @@ def strips_of(
     if in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY):
         return "in place"
     met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
-    if tiles < PACKED_TILES and met <= (MOST_IN_SET if whole else MOST_IN_SET_IN_PARTS):
+    if tiles < PACKED_TILES and met <= (most_in_set if whole else MOST_IN_SET_IN_PARTS):
         return "in place"
     if not whole:
         return "in place" if met <= 2 * WAYS else None

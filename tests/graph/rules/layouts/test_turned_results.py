@@ -84,6 +84,23 @@ def test_strips_of_the_operand(dims: tuple[str, str, str], dtype: str, sizes: di
     np.testing.assert_array_equal(function(guarded(x), guarded(y), b), exact(*dims, x, y))
 
 
+@pytest.mark.parametrize(
+    ("cpu", "dtype", "b", "d", "how"),
+    [
+        ("x86-64-v3", "f32", 9, 96, "x read where it lies, in strips of 16; blocks of d by 48, b by 1, a by 1"),
+        ("x86-64-v3", "f64", 64, 64, "x packed in panels of 8; blocks of b by 1, a by 1"),
+        ("x86-64-v4", "f32", 9, 96, "x read where it lies, in strips of 48; blocks of d by 48, b by 1, a by 1"),
+    ],
+)
+def test_strips_of_a_line_lie_beside_each_other(cpu: str, dtype: str, b: int, d: int, how: str) -> None:
+    """Memory delivers pairs of lines. Rows 32 KiB apart, which meet in a few sets of L2, come from the next cache once, packed, not for each tile."""
+    x, y, bias = arguments(*FOUR[:2], {"A": 48, "B": b, "C": 24, "D": d, "E": 48}, dtype)
+    text, caches = program(*FOUR, dtype), {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10, "cores": 1}
+    assert how in str(polyml.einsum(text, target=Target(cpu, **caches), threads=1).explain(x, y, bias))
+    function = polyml.einsum(text, target=Target("host", **caches), threads=1)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y), bias), exact(*FOUR, x, y))
+
+
 def test_lanes_of_another_width() -> None:
     target = Target("x86-64-v3", l1_bytes=2048, l2_bytes=16 * 1024, cores=1)
     x, y, b = arguments(*THREE[:2], CASES[0][2], "f32")
