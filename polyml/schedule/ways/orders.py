@@ -7,6 +7,7 @@ from collections.abc import Callable
 import islpy as isl
 
 from polyml.debug import report
+from polyml.schedule.batches import copies_in_batches
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp
 from polyml.schedule.isl_scheduler import tree_by_isl
@@ -38,6 +39,9 @@ def ilp_tree(
     outline: Outline | None = None,
 ) -> isl.Schedule:
     """By polyml's own scheduler. outline: what runs one after the other, where that is decided."""
+    if outline is None:
+        outline = copies_in_batches(scop, ahead)
+        ahead = () if outline else ahead
     tree, made = schedule_by_ilp(
         scop,
         matcher,
