@@ -13,6 +13,7 @@ from polyml.graph.rules.algebra.simplify import simplify
 from polyml.graph.rules.algebra.single_values import drop_single_values
 from polyml.graph.rules.layouts.channels_apart import part_channels
 from polyml.graph.rules.layouts.costs import Machine
+from polyml.graph.rules.layouts.diagonals import copy_diagonals
 from polyml.graph.rules.layouts.index_blocks import part_indices
 from polyml.graph.rules.layouts.interleaved import fetch_interleaved
 from polyml.graph.rules.layouts.laid_out import lay_out
@@ -224,6 +225,8 @@ LAST_RULES: tuple[Rule, ...] = (
         needs=("l2_bytes",),
     ),
     Rule("split", lambda graph, given: split_products(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
+    # Ordering: before the rules that see two factors alike, or lay products out.
+    _plain("diagonals", copy_diagonals, needs=("vector_bytes",)),
     # Ordering: of sums as they are computed, before their domains are taken for boxes.
     _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
     # Ordering: behind the rules that sum inner factors first, which says how often elements are used, and that see symmetric factors.
