@@ -219,8 +219,8 @@ _SPLIT = frozenset({"znver4"})
 """CPUs whose units are half as wide as AVX-512's registers."""
 _WIDE = frozenset({"znver5"})
 """CPUs that hide what loads of such vectors wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it; not known of others."""
-_ADDERS = frozenset({"znver5"})
-"""CPUs that take two additions (differences, minima, maxima) beside two multiply-adds in a cycle: measured. Intel's cores share one of the units, earlier ones of AMD's find minima where they multiply."""
+_ADDERS = frozenset({"znver3", "znver5"})
+"""CPUs that take two additions (differences, minima, maxima) beside two multiply-adds in a cycle: measured. Intel's cores share one of the units; of other ones of AMD's it is not known."""
 _REQUIRED: dict[str, frozenset[str]] = {
     "x86-64-v2": frozenset({"sse4.2", "popcnt"}),
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c"}),

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 import polyml as pm
+from polyml.target import _host_fields
 
 APART = pm.Target("x86-64-v4", adds_apart=True)
 SHARED = pm.Target("x86-64-v4")
+HALVES = pm.Target("x86-64-v3", adds_apart=True), pm.Target("x86-64-v3")
+"""The same with vectors half as long, which more machines have."""
 
 PAIRS = """
 def pairs(a: f64["N K"], b: f64["M K"]):
@@ -35,6 +38,15 @@ def terms(a: f64["N K"], b: f64["M K"]):
 """
 
 
+@pytest.mark.parametrize(
+    ("cpu", "apart"), [("znver3", True), ("znver5", True), ("znver4", False), ("sapphirerapids", False)]
+)
+def test_which_cores_have_units_for_sums(cpu: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: cpu)
+    fields = _host_fields.__wrapped__()
+    assert fields["adds_apart"] == (apart and fields["fma"])
+
+
 def _instructions(text: str, target: pm.Target) -> tuple[int, int]:
     """Of the block of assembly that adds most: sums by the units for products, and by those for sums."""
     x = np.zeros((64, 64))
@@ -57,12 +69,14 @@ def test_sums_stay_where_that_gains_nothing(text: str) -> None:
     assert _instructions(text, APART) == _instructions(text, SHARED)
 
 
-@pytest.mark.skipif(not APART.runs_here, reason="needs AVX-512")
 @pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("targets", [(APART, SHARED), HALVES], ids=["AVX-512", "AVX2"])
 @pytest.mark.parametrize("text", [PATHS, WAYS, BLOCKS], ids=["paths", "ways", "blocks"])
 @pytest.mark.parametrize("precise", [False, True])
-def test_the_same_bits(text: str, precise: bool) -> None:
-    apart, shared = (pm.einsum(text, target=t, threads=1, precise=precise) for t in (APART, SHARED))
+def test_the_same_bits(text: str, precise: bool, targets: tuple[pm.Target, pm.Target]) -> None:
+    if not targets[0].runs_here:
+        pytest.skip(f"needs {targets[0].name}")
+    apart, shared = (pm.einsum(text, target=t, threads=1, precise=precise) for t in targets)
     rng = np.random.default_rng(3)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1.7e308]
     for n, m, k in ((17, 23, 45), (9, 8, 1)):
