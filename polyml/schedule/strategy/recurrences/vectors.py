@@ -31,7 +31,7 @@ def has_recurrence(name: str, band: Band, facts: Facts) -> bool:
 
 
 def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
-    """As many as hide the latency, while what the loops inside come back to stays in L2."""
+    """As many as hide the latency, while what the loops inside come back to stays in L2. Where that is less than a line, the lines' other parts do not stay either, nor do the pages that they lie in: then as many as hide the latency."""
     walks = [
         (model, access, member)
         for model in (band.sized(facts.models[name]) for name in band.statements)
@@ -53,7 +53,11 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
             held[access.array] = max(held.get(access.array, 0), _bytes_inside(model, access, band))
     # The arrays that are read again, one vector of lanes each.
     each = sum(held.values()) * facts.lanes(band.core)
-    return max(1, min(wanted, limit, facts.target.l2_bytes * 3 // 4 // max(each, 1)))
+    stay = facts.target.l2_bytes * 3 // 4 // max(each, 1)
+    line = facts.target.line_bytes // facts.target.vector_bytes
+    if not rows and stay < line and line > 1:
+        return min(wanted, limit)
+    return max(1, min(wanted, limit, stay))
 
 
 def walks_over_rows(band: Band, lanes: int, facts: Facts) -> bool:

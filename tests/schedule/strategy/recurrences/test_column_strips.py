@@ -1,0 +1,53 @@
+"""Sweeps down columns and back: how many vectors of columns go at once, and the results against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml as pm
+
+SWEEPS = """
+def f(x: f64["N M"], a: f64):
+    y: f64["N M"] = 0
+    z: f64["N M"] = 0
+    for j in range(M):
+        for i in range(2, N):
+            y[i, j] = x[i, j] + a * y[i - 1, j] - 0.25 * y[i - 2, j]
+        for i in range(N - 3, -1, -1):
+            z[i, j] = x[i + 1, j] + a * z[i + 1, j] - 0.25 * z[i + 2, j]
+    r[i, j] = y[i, j] + z[i, j]
+    return r
+"""
+SHORT = pm.Target("x86-64-v3", l2_bytes=512 << 10)
+"""Two vectors are a line."""
+LONG = pm.Target("x86-64-v4", l2_bytes=512 << 10)
+"""One vector is."""
+
+
+def _reference(x: np.ndarray, a: float) -> np.ndarray:
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    for i in range(2, len(x)):
+        y[i] = x[i] + a * y[i - 1] - 0.25 * y[i - 2]
+    for i in range(len(x) - 3, -1, -1):
+        z[i] = x[i + 1] + a * z[i + 1] - 0.25 * z[i + 2]
+    return y + z
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "vectors"),
+    [(SHORT, 900, 4), (SHORT, 1500, 2), (SHORT, 4000, 4), (LONG, 900, 2), (LONG, 4000, 1)],
+)
+def test_strips_are_whole_lines(target: pm.Target, rows: int, vectors: int) -> None:
+    """As many as stay in L2, of which lines have several vectors; where no line stays, as many as hide the latency."""
+    text = pm.einsum(SWEEPS, target=target, parallel=False).explain(np.zeros((rows, 200)), 0.5)
+    assert f"lanes along j, {vectors} vector{'s' if vectors > 1 else ''} at once" in text
+
+
+@pytest.mark.parametrize("shape", [(60, 37), (41, 16), (3, 5), (50, 1), (2049, 6)])
+def test_results(shape: tuple[int, int]) -> None:
+    target = pm.Target("host", l1_bytes=1024, l2_bytes=2048)
+    x = np.random.default_rng(1).standard_normal(shape)
+    program = pm.einsum(SWEEPS, target=target, parallel=False, verify=True)
+    for rows in (x, np.repeat(x, 2, axis=1)[:, ::2]):
+        np.testing.assert_allclose(program(rows, 0.5), _reference(x, 0.5), rtol=1e-12, atol=1e-12)
