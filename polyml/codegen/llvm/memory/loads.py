@@ -9,6 +9,7 @@ from polyml.codegen.llvm.memory.access import (
     Access,
     Evaluate,
     access,
+    loaded_first,
     part_pointers,
     pointers_of,
     register_parts,
@@ -124,7 +125,7 @@ def _load(state: State, where: Access) -> Value:
     if where.stride == -1:
         first = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
         with state.within(reversed_lanes(state)):
-            return reverse(state, _load_contiguous(state, first, align, where))
+            return reverse(state, loaded_first(state, _load_contiguous(state, first, align, where)))
     if where.stride is not None and 1 < where.stride <= _WIDEST_SHUFFLED_STRIDE:
         if lanes.mask is None:
             return _load_strided(state, where, where.stride)

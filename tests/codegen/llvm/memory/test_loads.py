@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import polyml
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.llvm.machine import machine_of
@@ -379,3 +380,30 @@ def test_names_of_arrays_do_not_meet_names_of_the_emitter() -> None:
     body = [loop("i", 0, 5, store("entry", "i", total), kind="parallel")]
     out = run(body, arrays, written=("entry",))
     np.testing.assert_array_equal(out["entry"], sum(arrays[name] for name in names[1:]))
+
+
+MIRRORED = """
+def f(x: {0}["N"], y: {0}["N"]):
+    z[k] = x[N - 1 - k] * y[k]
+    return z
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_vectors_in_the_opposite_order_are_loaded_first(dtype: str) -> None:
+    """Lanes move between the halves of a register at half the speed where they come from memory."""
+    x = np.zeros(600, DTYPES[dtype].numpy)
+    asm = polyml.einsum(MIRRORED.format(dtype), target=Target("x86-64-v3")).lower(x, x).text("asm")
+    moved = [line for line in asm.splitlines() if "vpermp" in line]
+    assert moved
+    assert not any("(" in line for line in moved)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "f64", "i8", "i16", "i64", "c64"])
+@pytest.mark.parametrize("n", [0, 1, 3, 37, 130])
+def test_the_opposite_order(dtype: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    x, y = rng.integers(-5, 6, (2, 2 * n)).astype(DTYPES[dtype].numpy)
+    program = polyml.einsum(MIRRORED.format(dtype))
+    np.testing.assert_array_equal(program(x[:n], y[:n]), x[:n][::-1] * y[:n])
+    np.testing.assert_array_equal(program(x[::-2], y[::2]), x[::-2][::-1] * y[::2])
