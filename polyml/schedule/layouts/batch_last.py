@@ -5,7 +5,8 @@
 Rows of a few elements leave most lanes idle, and a sum along them ends by adding lanes up; a step of a factorization waits for the one before. A vector of matrices has neither: sixteen of 8 x 8 are 4 KB. It is a
 transformation of the Scop, before scheduling. What changes places does so once, in blocks that are transposed in registers.
 
-When: all statements go along the batch, one of them within a loop over more than a row; along no other index would whole vectors run, and the matrices of a vector of lanes take no more than half of L2.
+When: all statements go along the batch, by an index or by the outermost loop around them all, one of them within a loop over more than a row whose iterations wait for each other; along no other index would whole vectors run, and the matrices of a vector of lanes
+take no more than half of L2.
 
 Source: interleaved storage of batched factorizations, Dongarra et al., "Optimized batched linear algebra for modern architectures" (Euro-Par 2017); data layout transformation, O'Boyle and Knijnenburg, "Nonsingular data transformations: definition, validity, and applications" (IJPP 1999).
 """
@@ -21,8 +22,10 @@ import islpy as isl
 
 from polyml.expressions import plain_index
 from polyml.schedule.layouts.relaid import Layout, Relaid, extents_of, line_rows, redirected, relaid
+from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import maps_of
 from polyml.target import Target
 
 __all__ = ["lay_batches_last"]
@@ -30,19 +33,40 @@ __all__ = ["lay_batches_last"]
 T = TypeVar("T")
 
 SHORT = 4
-"""Vectors that a row has at most, where rows differ from step to step."""
+"""Lines that a row has at most, where rows differ from step to step."""
 
 
-def lay_batches_last(scop: Scop, target: Target) -> Relaid | None:
+def lay_batches_last(scop: Scop, dependences: Dependences, target: Target) -> Relaid | None:
     """The scop with local arrays whose last dimension is the batch; None where there is none, or lanes have better to do."""
     core = max(scop.statements.values(), key=lambda s: (s.loop_depth > 0, len(s.indices)))
-    if scop.sizes or core.loop_depth == 0 or len(core.indices) - core.loop_depth < 2:
+    if scop.sizes or core.loop_depth == 0:
         return None
-    for index in core.indices[core.loop_depth :]:
+    for index in _batches(scop, core, dependences):
         found = _dimensions(scop, core, index)
         if found is not None and _pays(scop, core, index, found, target):
             return _relaid(scop, found, target)
     return None
+
+
+def _batches(scop: Scop, core: Statement, dependences: Dependences) -> tuple[str, ...]:
+    """The indices that may be the batch: those that are no loops, beside another one; and the outermost loop around all statements, where the next one inside of it has an order."""
+    outermost, own = core.indices[0], core.indices[core.loop_depth :]
+    found = own if len(own) > 1 else ()
+    if core.loop_depth < 2 or len(core.indices) < 3:
+        return found
+    if any(s.loop_depth == 0 or s.indices[0] != outermost for s in scop.statements.values()):
+        return found
+    return (outermost, *found) if _has_order(core.indices[1], scop, dependences) else found
+
+
+def _has_order(loop: str, scop: Scop, dependences: Dependences) -> bool:
+    """Whether an iteration of the loop, the second one around statements, uses what an earlier one makes."""
+    inside = {s.name for s in scop.statements.values() if s.loop_depth > 1 and s.indices[1] == loop}
+    return any(
+        {m.get_tuple_name(isl.dim_type.in_), m.get_tuple_name(isl.dim_type.out)} <= inside
+        and not m.is_subset(m.equate(isl.dim_type.in_, 1, isl.dim_type.out, 1))
+        for m in maps_of(dependences.flow)
+    )
 
 
 def _dimensions(scop: Scop, core: Statement, index: str) -> dict[str, int] | None:
@@ -64,7 +88,9 @@ def _dimensions(scop: Scop, core: Statement, index: str) -> dict[str, int] | Non
 
 def _is_along(statement: Statement, index: str | None, dimensions: Mapping[str, int]) -> bool:
     """Whether the statement, in each instance, stays with one matrix of the batch, and writes nothing else."""
-    if index not in statement.indices[statement.loop_depth :] or statement.target.array not in dimensions:
+    if index not in (*statement.indices[:1], *statement.indices[statement.loop_depth :]):
+        return False
+    if statement.target.array not in dimensions:
         return False
     for access in statement.accesses:
         places = [d for d, s in enumerate(access.subscripts) if not isinstance(s, Affine) or index in s.variables()]
@@ -91,21 +117,29 @@ def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int]
         scop.arrays[a.array].memory_strides[dimensions[a.array]] == 1 for a in core.accesses if a.array in dimensions
     ):
         return False
-    return all(_is_short(core, i, lanes) for i in core.indices[core.loop_depth :] if i != index)
+    # Of loops inside of a batch that is one itself, those behind the first may have lanes.
+    steps = 2 if index == core.indices[0] else core.loop_depth
+    most = SHORT * target.line_bytes // itemsize
+    return all(_is_short(core, i, steps, lanes, most) for i in core.indices[steps:] if i != index)
 
 
-def _is_short(statement: Statement, index: str, lanes: int) -> bool:
-    """Whether lanes along the index would be idle for much of the time: rows that end where a loop's step says, or within the second vector."""
+def _is_short(statement: Statement, index: str, steps: int, lanes: int, most: int) -> bool:
+    """Whether lanes along the index would be idle for much of the time: rows that end where a loop's step says, or within the second vector.
+
+    Args:
+        steps: the leading indices that are taken for steps.
+        most: elements of a row that ends where a step says, at most.
+    """
     at = statement.indices.index(index)
     inside = len(statement.indices) - at - 1
     rows = statement.domain.project_out(isl.dim_type.set, at + 1, inside)
-    rows = rows.project_out(isl.dim_type.set, statement.loop_depth, at - statement.loop_depth)
-    low, high = rows.dim_min_val(statement.loop_depth), rows.dim_max_val(statement.loop_depth)
+    rows = rows.project_out(isl.dim_type.set, steps, at - steps)
+    low, high = rows.dim_min_val(steps), rows.dim_max_val(steps)
     if not low.is_int() or not high.is_int():  # there are none
         return False
     extent = high.to_python() - low.to_python() + 1
     if not rows.coalesce().is_box():
-        return extent <= SHORT * lanes
+        return extent <= most
     return extent <= lanes or (extent < 2 * lanes and extent % lanes > 0)
 
 

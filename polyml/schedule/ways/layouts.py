@@ -73,7 +73,7 @@ def by_turned(task: Task) -> Schedule | None:
 
 def by_batch(task: Task) -> Schedule | None:
     """A lane for each of the small matrices of a batch; None where there are none."""
-    relaid = lay_batches_last(task.scop, task.target) if task.may_block() else None
+    relaid = lay_batches_last(task.scop, task.dependences, task.target) if task.may_block() else None
     return None if relaid is None else by_ilp(replace(task, scop=relaid.scop, dependences=_moved(task, relaid)))
 
 

@@ -143,3 +143,78 @@ def test_matrices_that_meet_stay() -> None:
         assert not is_used(function, a)
         assert not is_used(function, few)
         np.testing.assert_allclose(function(few), interpret(parse(Source(text)), few), rtol=1e-4)
+
+
+FACTORS_IN_LOOPS = """
+def f(a: {0}["B N N"]):
+    L: {0}["B N N"] = 0
+    for b in range(B):
+        for j in range(N):
+            L[b, j, j] = sqrt(a[b, j, j] - sum[k, k < j](L[b, j, k] * L[b, j, k]))
+            for i in range(j + 1, N):
+                L[b, i, j] = (a[b, i, j] - sum[k, k < j](L[b, i, k] * L[b, j, k])) / L[b, j, j]
+    return L
+"""
+LU_IN_LOOPS = """
+def f(a: {0}["B N N"]):
+    for b in range(B):
+        for k in range(N):
+            for i in range(k + 1, N):
+                a[b, i, k] /= a[b, k, k]
+                for j in range(k + 1, N):
+                    a[b, i, j] -= a[b, i, k] * a[b, k, j]
+    return a
+"""
+
+
+@pairwise(
+    ("batch, n", [(16, 3), (37, 4), (65, 7), (33, 17), (40, 24), (500, 1), (1, 5), (0, 5)]),
+    ("threads", [1, 2]),
+    ("dtype", ["f32", "f64"]),
+)
+@pytest.mark.some(6)
+def test_batches_that_are_loops(batch: int, n: int, threads: int, dtype: str) -> None:
+    a = matrices(batch, n, dtype)
+    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == "f32" else {"rtol": 1e-10, "atol": 1e-10}
+    exact = a.astype(np.float64)
+    factor = polyml.einsum(FACTORS_IN_LOOPS.format(dtype), threads=threads)
+    np.testing.assert_allclose(factor(guarded(a) if a.size else a), np.linalg.cholesky(exact), **close)
+    lu = polyml.einsum(LU_IN_LOOPS.format(dtype), threads=threads)
+    found = lu(a.copy()).astype(np.float64)
+    lower, upper = np.tril(found, -1) + np.eye(n), np.triu(found)
+    np.testing.assert_allclose(lower @ upper, exact, rtol=1e-4, atol=1e-3 if dtype == "f32" else 1e-10)
+    if batch >= 33 and n in (4, 7, 17):
+        assert is_used(factor, a)
+        assert is_used(lu, a)
+
+
+def test_strided_batches_that_are_loops() -> None:
+    a = matrices(40, 6, "f64")
+    view = np.zeros((40, 12, 9))[::-1, ::2, :6]
+    view[...] = a
+    found = polyml.einsum(LU_IN_LOOPS.format("f64"), verify=True)(view)
+    np.testing.assert_allclose((np.tril(found, -1) + np.eye(6)) @ np.triu(found), a, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "for i in range(3):\n            for j in range(90):\n                x[b, i, j] = 2 * x[b, i, j]",  # nothing has an order
+        "for i in range(1, 3):\n            for j in range(90):\n                x[b, i, j] = x[b, i - 1, j] + 1",  # whole vectors along rows
+    ],
+)
+def test_loops_that_have_lanes_of_their_own(step: str) -> None:
+    text = f'def f(x: f32["B 3 90"]):\n    for b in range(B):\n        {step}\n    return x\n'
+    x = np.random.default_rng(0).random((20, 3, 90), np.float32)
+    assert not is_used(polyml.einsum(text, threads=1), x)
+    np.testing.assert_allclose(polyml.einsum(text)(x.copy()), interpret(parse(Source(text)), x.copy()), rtol=1e-6)
+
+
+def test_rows_of_several_lines_with_short_vectors() -> None:
+    """Six vectors of AVX2, three lines; as many vectors as AVX-512 has in four lines are too many of its own."""
+    for name, used in (("x86-64-v3", {24: True, 32: True, 40: False}), ("x86-64-v4", {24: True, 40: False})):
+        target = polyml.Target(name, l2_bytes=1 << 20)
+        for n, expected in used.items():
+            for text in (CHOLESKY, FACTORS_IN_LOOPS):
+                program = polyml.einsum(text.format("f64"), target=target, threads=1)
+                assert is_used(program, matrices(64, n, "f64")) == expected
