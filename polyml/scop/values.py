@@ -1,5 +1,5 @@
 """What the values in a scop's memory are good for: statements whose values nobody uses go, local arrays whose memory several unrelated values take
-turns in become several arrays, and a statement of which a rim is used only makes that (a copy whose inner elements are all overwritten before they are read).
+turns in become several arrays, a statement of which a rim is used only makes that (a copy whose inner elements are all overwritten before they are read), and a reduction starts where there are terms, or where somebody reads that there are none: so its start has the loops of its terms.
 
 All follow from exact dataflow. The second is renaming by webs, as register allocators do it (Muchnick, "Advanced compiler design and implementation", 1997,
 section 16.3.3), for arrays.
@@ -39,7 +39,7 @@ def used_values(scop: Scop, values: isl.UnionMap) -> Scop:
     """The scop without statements that make no value which is used, with an array for each web of a local array's values, and with rims for whole statements; the same object when
     there is nothing to change. `values`: where they go (Dependences.values). Its dependences are to be computed anew: anti and output dependences may have gone through what is not there any more."""
     links = frozenset((s, t) for s, t in _pairs(values) if s != t)
-    return _with_rims(_with_webs(_without_dead(scop, links), values, links), values)
+    return _with_needed_inits(_with_rims(_with_webs(_without_dead(scop, links), values, links), values), values)
 
 
 # -- dead statements --------------------------------------------------------------------------------------------------------------
@@ -169,6 +169,24 @@ def _rim(statement: Statement, scop: Scop, values: isl.UnionMap) -> list[isl.Set
         return None
     small = RIM * sum(map(_instances, pieces)) <= _instances(statement.domain)
     return pieces if small else None
+
+
+# -- starts of reductions -----------------------------------------------------------------------------------------------------------
+
+
+def _with_needed_inits(scop: Scop, values: isl.UnionMap) -> Scop:
+    statements = dict(scop.statements)
+    for name, statement in scop.statements.items():
+        if statement.kind != "init" or scop.arrays[statement.target.array].kind != "local":
+            continue
+        used = values.domain().intersect(statement.domain.to_union_set())
+        if used.is_empty():
+            continue
+        needed = isl.Set.from_union_set(used).coalesce()
+        if needed.n_basic_set() == 1 and not statement.domain.is_subset(needed):
+            statements[name] = replace(statement, domain=needed)
+    changed = any(statements[name] is not s for name, s in scop.statements.items())
+    return rebuilt(scop, statements, scop.arrays) if changed else scop
 
 
 def _instances(box: isl.Set) -> int:

@@ -186,3 +186,40 @@ def running(x: f64["N"]):
     regions = polyml.einsum(text).lower(x).stages.regions
     assert all(a.shape == () for r in regions for a in r.scop.arrays.values() if a.name.startswith("s"))
     np.testing.assert_allclose(polyml.einsum(text)(x), np.cumsum(x))
+
+
+WINDOWS = """
+def f(T: int, a: f64["N N"], b: f64["N N"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < N - 2:
+            b[i, j] = sum[p, q, 0 <= p < 3, 0 <= q < 3](a[i + p - 1, j + q - 1]) / 9
+            a[i, j] = b[i, j]
+    return a
+"""
+
+
+def test_sums_start_where_there_are_terms() -> None:
+    """Sums whose start has the loops of their terms are registers, not an array that is filled in each step."""
+    a, b = np.random.default_rng(0).random((2, 13, 13))
+    program = polyml.einsum(WINDOWS, parallel=False)
+    lowered = program.lower(3, a, b)
+    assert "S_b_sum_init[t, i, j] : 0 <= t < T and 0 < i <= 11 and 0 < j <= 10 }" in lowered.text("domains")
+    assert "local f64 b_sum" not in lowered.text("loops")
+    expected = a.copy()
+    for _ in range(3):
+        windows = sum(expected[p : 11 + p, q : 10 + q] for p in range(3) for q in range(3))
+        expected[1:-1, 1:-2] = windows / 9
+    np.testing.assert_allclose(program(3, a, b), expected, rtol=1e-12)
+
+
+def test_a_start_that_is_read_without_terms_stays() -> None:
+    text = """
+def f(a: f64["N"]):
+    s: f64["N"] = 0
+    s[i] = sum[k, k < i and i >= 4](a[k])
+    y[i] = 2 * s[i] + 1
+    return y
+"""
+    a = np.random.default_rng(0).random(9)
+    expected = [2 * a[:i].sum() * (i >= 4) + 1 for i in range(9)]
+    np.testing.assert_allclose(polyml.einsum(text)(a), expected, rtol=1e-12)
