@@ -105,7 +105,8 @@ def _scop(
     notes: tuple[Note, ...] = ()
     if may_arrange(options):
         apart = scop
-        scop = joined_indices(scop, options.machine.vector_bytes, turns=not options.machine.is_cuda)
+        machine = options.machine
+        scop = joined_indices(scop, machine.vector_bytes, registers=machine.vector_registers, turns=not machine.is_cuda)
         notes = _joined(apart, scop)
     if options.verify:
         prove_in_bounds(scop)

@@ -30,6 +30,9 @@ __all__ = ["joined_indices"]
 VECTORS = 4
 """Rows of as many vectors lose little at their end."""
 
+OTHERS = 4
+"""Registers of a tile of two vectors that are no sums: the vectors, and two in flight."""
+
 FEW_USES = 16
 """Uses of an operand's elements below which it is read once, in order."""
 
@@ -40,12 +43,13 @@ LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
 
 
-def joined_indices(scop: Scop, lanes_bytes: int, *, turns: bool = True) -> Scop:
-    """The scop with the rows of its contractions' results joined where they are short and no whole vectors, all indices that can be where there is no contraction or an operand is read a few times only,
+def joined_indices(scop: Scop, lanes_bytes: int, *, registers: int = 32, turns: bool = True) -> Scop:
+    """The scop with the rows of its contractions' results joined where they are short and not some whole vectors, or no whole register tiles, all indices that can be where there is no contraction or an
+    operand is read a few times only,
     and for symbolic sizes all indices of reductions that can be; the same object where nothing can be.
 
     Args:
-        lanes_bytes: of a vector register. turns: whether copies transpose blocks in registers.
+        lanes_bytes: of a vector register. registers: how many there are. turns: whether copies transpose blocks in registers.
     """
     if any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
         return scop
@@ -58,7 +62,7 @@ def joined_indices(scop: Scop, lanes_bytes: int, *, turns: bool = True) -> Scop:
             scop = _neighbours(scop, statement.name)
             scop = with_short_ends(scop, statement.name) if turns else scop
         elif statement.kind == "update":
-            scop = _rows(scop, statement.name, lanes_bytes)
+            scop = _rows(scop, statement.name, lanes_bytes, registers)
             scop = _in_a_row(scop, statement.name)
             scop = _short_columns(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
@@ -76,11 +80,11 @@ def _is_contraction(statement: Statement) -> bool:
     return statement.kind == "update" and len(moving) > 1
 
 
-def _rows(scop: Scop, name: str, lanes_bytes: int) -> Scop:
+def _rows(scop: Scop, name: str, lanes_bytes: int, registers: int) -> Scop:
     """One statement's rows, as often as there is another dimension outside."""
     while True:
         statement = scop.statements[name]
-        pair = _short_row(scop, statement, lanes_bytes)
+        pair = _short_row(scop, statement, lanes_bytes, registers)
         found = None if pair is None else Joining(scop).all(name, pair)
         if found is None:
             return scop
@@ -113,19 +117,26 @@ def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
     return found
 
 
-def _short_row(scop: Scop, statement: Statement, lanes_bytes: int) -> tuple[str, str] | None:
-    """The last two indices of the result, where its rows should be longer."""
+def _short_row(scop: Scop, statement: Statement, lanes_bytes: int, registers: int) -> tuple[str, str] | None:
+    """Two indices of the result that lie side by side, where the inner one's rows should be longer: the last two; or those before the last, where lanes run along that, unless a row is a register tile by itself, or several."""
     names = plain_indices(statement.target.subscripts)
     shape = scop.arrays[statement.target.array].shape
-    if len(names) < 2 or names[-1] is None or names[-2] is None or not shape[-1].is_constant:
-        return None
-    lanes = max(1, lanes_bytes // scop.arrays[statement.target.array].dtype.itemsize)
-    row = shape[-1].constant
     extents = box_extents(scop, statement)
-    if row % lanes == 0 or row >= VECTORS * lanes or extents is None or len(extents) <= len(names):
+    lanes = max(1, lanes_bytes // scop.arrays[statement.target.array].dtype.itemsize)
+    if extents is None or len(extents) <= len(names) or prod(e.constant for e in extents.values()) < LEAST_WORK:
         return None
-    work = prod(extent.constant for extent in extents.values())
-    return (names[-2], names[-1]) if work >= LEAST_WORK else None
+    for end, least in ((len(names), 0), (len(names) - 1, (registers - OTHERS) // 2)):
+        outer, inner = (None, None, *names[:end])[-2:]
+        if outer is None or inner is None or not shape[end - 1].is_constant:
+            continue
+        row = shape[end - 1].constant
+        if least:
+            short = row > least and row % least != 0 and row < VECTORS * lanes
+            if short and Joining(scop).all(statement.name, (outer, inner)) is not None:
+                return outer, inner
+        elif row <= lanes or (row % lanes != 0 and row < VECTORS * lanes):
+            return outer, inner
+    return None
 
 
 def _in_a_row(scop: Scop, name: str) -> Scop:
