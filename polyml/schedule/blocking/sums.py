@@ -82,10 +82,11 @@ def sums_in_blocks(
     if (not slow and 2 * column * terms + near <= held * target.l2_bytes) or sums > target.l2_bytes // SHARE:
         return None
     room = half // column if windows else most // (column + other // terms)
-    if slow and room < LEAST_TERMS:
-        # All register tiles of a row, at least.
-        room = most // (column + ceil(_lines(model, sides, rows, model.extents[rows], target)) * target.line_bytes)
     sizes = _terms(model, sides, room)
+    if slow and prod(sizes.values()) < LEAST_TERMS:
+        # What one register tile has of each term, at least, which the next one goes on with.
+        room = most // (column + ceil(_lines(model, sides, rows, tile.rows, target)) * target.line_bytes)
+        sizes = _terms(model, sides, room)
     block = prod(sizes.values())
     if not LEAST_TERMS <= block < terms:
         return None
@@ -105,14 +106,15 @@ def _is_slow(
     widest: int,
     rest: float,
 ) -> bool:
-    """Whether L1 has no room for a panel over the whole sum, and what the tile reads from L2 in each step, vectors of the panel and lines of the other operand, keeps its multiply-adds waiting."""
+    """Whether L1 has no room for a panel over the whole sum and the lines that the tile reads beside it, and what the tile reads from L2 in each step then, vectors of the panel and those lines, keeps its multiply-adds waiting."""
     rows, tile = contraction_tile(model, sides.lanes, inner, 1, target, most=widest, rest=rest, tallest=tallest)
     terms = prod(model.extents[i] for i in sides.reduced)
-    if 2 * terms * tile.vectors * target.vector_bytes <= target.l1_bytes:
-        return False
     innermost = sides.reduced[-1]
     taps = model.extents[innermost] if abs(sides.others[0].stride(innermost) or 0) == 1 else 1
     lines = _lines(model, sides, rows, tile.rows, target, taps=taps) / taps
+    panel, beside = terms * tile.vectors * target.vector_bytes, terms * ceil(lines) * target.line_bytes
+    if 2 * panel <= target.l1_bytes and panel + beside <= 3 * target.l1_bytes // 4:
+        return False
     read = tile.vectors + lines * target.line_bytes / target.vector_bytes
     return read > least * tile.rows * tile.vectors / 2
 
@@ -124,13 +126,15 @@ def _lines(model: StatementModel, sides: Sides, rows: str, points: int, target: 
 
 
 def _part(model: StatementModel, sides: Sides, rows: str, column: int, target: Target) -> tuple[int, dict[str, int]]:
-    """Bytes of the sums of a part of the outermost rows, as many as L2 has room for, and how many of these it has."""
-    outer = next((i for i in by_stride(sides.rows, sides.out) if i != rows), None)
-    one = column * prod(model.extents[i] for i in sides.rows if i != outer)
-    if outer is None:
-        return one, {}
-    size = even(model.extents[outer], max(1, target.l2_bytes // SHARE // one), 1)
-    return one * size, {outer: size}
+    """Bytes of the sums of a part of the rows, as many as L2 has room for, and how many values it has of the indices that go around these: of the outermost ones a single one each, such as an image of a batch, where a part of the next is enough."""
+    room, sizes = max(1, target.l2_bytes // SHARE), dict[str, int]()
+    one = column * prod(model.extents[i] for i in sides.rows)
+    for outer in by_stride([i for i in sides.rows if i != rows], sides.out):
+        one //= model.extents[outer]
+        sizes[outer] = even(model.extents[outer], max(1, room // one), 1)
+        if one <= room:
+            return one * sizes[outer], sizes
+    return one, sizes
 
 
 def _tile(

@@ -18,6 +18,13 @@ WINDOWS = """def f(x: f32["C H W"], w: f32["O C R S"]):
     return y
 """
 POINTS = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
+BATCH = (
+    WINDOWS.replace("C H W", "N C H W")
+    .replace("y[", "y[n, ")
+    .replace("((0, 0), (1", "((0, 0), (0, 0), (1")
+    .replace("[c, p", "[n, c, p")
+)
+IMAGES = 'def f(x: f32["N C P"], w: f32["O C"]):\n    y[n, o, p] = x[n, c, p] * w[o, c]\n    return y\n'
 FOLLOWED = """def f(x: f32["N C H W"], w: f32["O C R S"], b: f32["O"], z: f32["N O P Q"]):
     t[n, o, p, q] = x[n, c, 2*p + r, 2*q + s] * w[o, c, r, s]
     y[n, o, p, q] = max(t[n, o, p, q] + b[o] + z[n, o, p, q], 0)
@@ -93,10 +100,15 @@ def test_weights_of_a_call_have_them_too() -> None:
 @pytest.mark.parametrize(
     ("text", "points", "weights", "found"),
     [
-        (POINTS, (512, 7, 7), (1024, 512), "4 q x 3 vectors of o; c by 64, o by 24"),  # L2 would hold the panels
-        (POINTS, (1024, 14, 14), (256, 1024), "5 q x 2 vectors of o; c by 128, o by 128"),  # a row's points in L1
+        (POINTS, (512, 7, 7), (1024, 512), "5 p_q x 2 vectors of o; c by 64, o by 16"),  # L2 would hold the panels
+        (POINTS, (1024, 14, 14), (256, 1024), "6 p_q x 2 vectors of o; c by 128, o by 128"),  # a tile's points in L1
+        (POINTS, (160, 7, 7), (960, 160), "5 p_q x 2 vectors of o; c by 80, o by 16"),  # L1 would hold half of a panel
+        (POINTS, (440, 13, 13), (168, 440), "4 p_q x 3 vectors of o; c by 88, o by 24"),  # no room for a row's points
+        (IMAGES, (2, 512, 49), (512, 512), "5 p x 2 vectors of o; c by 128, o by 16"),  # no divisor of c but for a tile
         (WINDOWS, (64, 56, 56), (64, 64, 3, 3), "6 q x 2 vectors of o; c by 16, o by 16, p by 28"),  # half of the sums
         (WINDOWS, (64, 7, 7), (24, 64, 3, 3), "4 q x 3 vectors of o; c by 16"),  # one panel, beyond L1
+        (BATCH, (4, 64, 56, 56), (64, 64, 3, 3), "6 q x 2 vectors of o; c by 16, o by 16, n by 1, p by 28"),
+        (BATCH, (1, 64, 56, 56), (64, 64, 3, 3), "6 q x 2 vectors of o; c by 16, o by 16, p by 28"),
     ],
 )
 def test_panels_that_l2_does_not_deliver_in_time(
@@ -110,19 +122,24 @@ def test_panels_that_l2_does_not_deliver_in_time(
     ("channels, filters, high, wide", [(40, 48, 33, 28), (37, 47, 29, 32), (40, 24, 50, 16)]),
     ("threads", [1, 2, 5]),
     ("dtype", ["f32", "f64"]),
+    ("images", [0, 1, 3]),
     ("bound", [True, False]),
 )
-@pytest.mark.some(4)
+@pytest.mark.some(5)
 def test_sums_of_some_rows_at_a_time(
-    channels: int, filters: int, high: int, wide: int, dtype: str, threads: int, *, bound: bool
+    channels: int, filters: int, high: int, wide: int, dtype: str, images: int, threads: int, *, bound: bool
 ) -> None:
     near = Target("x86-64-v3", l1_bytes=1 << 14, l2_bytes=1 << 17)
     rng = np.random.default_rng(2)
     kind = np.float32 if dtype == "f32" else np.float64
-    x, w = (rng.integers(-3, 4, n).astype(kind) for n in ((channels, high, wide), (filters, channels, 3, 3)))
-    layer = polyml.einsum(WINDOWS.replace("f32", dtype), target=near, threads=threads, verify=True)
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (1, 1), (1, 1))), (3, 3), (1, 2))
-    expected = np.tensordot(w, windows, ([1, 2, 3], [0, 3, 4]))
+    shape = (max(images, 1), channels, high, wide)
+    x, w = (rng.integers(-3, 4, n).astype(kind) for n in (shape, (filters, channels, 3, 3)))
+    text = BATCH if images else WINDOWS
+    layer = polyml.einsum(text.replace("f32", dtype), target=near, threads=threads, verify=True)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    expected = np.einsum("ncpqrs,ocrs->nopq", windows, w, optimize=True)
+    if not images:
+        x, expected = x[0], expected[0]
     if bound:
         np.testing.assert_array_equal(layer.bind(w=w)(x), expected)
         assert re.search("blocks of c by .*, p by", layer.bind(w=w).lower(x).explain())
