@@ -1,4 +1,7 @@
-"""Innermost loops that only add up are unrolled a little: counting and jumping take issue slots that the sums of a register tile would use."""
+"""Innermost loops that only add up are unrolled a little: counting and jumping take issue slots that the sums of a register tile would use.
+
+So are loops of a few iterations around one whose length they decide, such as the phases of a window's row, of which one has a tap more: all have a known length then.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,9 @@ MANY = 16
 
 ALONE = 8
 """Sums that are unrolled inside another loop, too, when there is a rest."""
+
+PHASES = 4
+"""Iterations of a loop that decides how often the loop inside of it runs."""
 
 _FACTOR = 4
 
@@ -85,10 +91,24 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
         left = nested and (ragged or _overlaps(node))
         left = left or (trips is not None and trips * len(node.body) <= MOST and _sums_rows(node, lane, trips))
         return node if factor < 2 or left or (trips is not None and trips < 2 * factor) else _marked(node, factor)
+    if lane is not None and _is_uneven(node, ranges):
+        return _marked(node, PHASES)
     inner = ranges.enter(node)
     lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
     sums = lane is not None and node.kind == "sequential" and len(node.body) == 1
     return with_body(node, lambda body: _body(body, inner, rule, lane=lanes, nested=sums))
+
+
+def _is_uneven(node: For, ranges: Ranges) -> bool:
+    """Whether a loop of a few iterations has nothing but a loop of sums whose length depends on its variable."""
+    match node:
+        case For(kind="sequential", body=(For(kind="sequential") as inner,)):
+            trips, depends = ranges.constant(node.upper - node.lower), (inner.upper - inner.lower).variables()
+            sums = [n for n in inner.body if isinstance(n, Assign) and n.reduction is not None]
+            few = trips is not None and trips <= PHASES * node.step and len(sums) <= MOST
+            return few and node.variable in depends and len(sums) == len(inner.body)
+        case _:
+            return False
 
 
 def _marked(loop: For, factor: int) -> For:

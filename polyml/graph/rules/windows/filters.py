@@ -28,7 +28,7 @@ from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box, holds, hull, hull_extents
 from polyml.graph.rules.windows.guarded import guarded, with_zeros
 from polyml.graph.rules.windows.parts import Window, inside, padded_copy, padded_shape, reach
-from polyml.graph.rules.windows.rows import copied_rows
+from polyml.graph.rules.windows.rows import MASK_BYTES, copied_rows, rows_in_phases
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
@@ -116,6 +116,8 @@ def lanes_along_filters(
                 changed = _changed(allowed, window, graph, tensors)
         elif pays:
             changed = _changed(allowed, window, graph, tensors, turned=turned, lanes=lanes)
+        elif _is_gathered(op, window, lanes):
+            changed = rows_in_phases(allowed, window, graph, tensors, lanes=lanes)
         elif window.padded and _is_ragged(op, window, lanes):
             changed = _changed(allowed, window, graph, tensors)
         if changed is not None and window.guarded:
@@ -290,10 +292,36 @@ def _pays(
     vectors = points // extents[row] * ceil(extents[row] / lanes) * depth * filters
     here = vectors * (0.5 + load / 2 / SHARED)
     if _is_plain(window.read):
-        # Panels hold neighbouring rows as one (scop/joined_indices.py), and are copies.
-        here = ceil(points / lanes) * depth * filters * 0.5 + points * depth * COPIED
+        # Panels hold rows that are neighbours in memory as one (scop/joined_indices.py), those of an image, and are copies.
+        joined = prod(extents[i] for i in _side_by_side(window))
+        here = points // joined * ceil(joined / lanes) * depth * filters * 0.5 + points * depth * COPIED
     moved += points * filters + (0 if constant else depth * filters)
     return products + moved * PLACED < here
+
+
+def _is_gathered(equation: Equation, window: Window, lanes: int) -> bool:
+    """Whether sums are so short that lanes stay along long rows with gaps, which a copy in phases has side by side. Else each tap shuffles what it loads, or lanes run along the filters and results are scattered
+    (of f64, four lanes, 0.9 of the time)."""
+    if window.symbolic or lanes < SHARED or lanes * equation.body.dtype.itemsize == MASK_BYTES:
+        return False
+    extents, row = window.numbers, window.points[-1]
+    filters, depth = (prod(extents[i] for i in part) for part in (window.filters, equation.reduced))
+    step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
+    waste = ceil(extents[row] / lanes) * lanes / extents[row]
+    work = depth * filters * prod(extents[i] for i in window.points)
+    few = depth * waste <= FEW_TERMS and 1 < step <= GAP and extents[row] > SHORT * lanes
+    return few and filters >= SHARED and work >= LEAST_WORK
+
+
+def _side_by_side(window: Window) -> list[str]:
+    """The last of the points that are the read's last dimensions, in their order."""
+    last = [s.name for s in window.read.subscripts if isinstance(s, Affine)]
+    found: list[str] = []
+    for index, name in zip(reversed(window.points), reversed(last), strict=False):
+        if index != name:
+            break
+        found.append(index)
+    return found
 
 
 def _is_ragged(equation: Equation, window: Window, lanes: int) -> bool:
@@ -302,12 +330,22 @@ def _is_ragged(equation: Equation, window: Window, lanes: int) -> bool:
     places = [s for s in window.read.subscripts if isinstance(s, Affine) and s.name is None]
     moved = variables_in(places) & set(equation.reduced)
     taps, depth = prod(extents[i] for i in moved), prod(extents[i] for i in equation.reduced)
-    if depth * prod(extents[i] for i in (*window.filters, *window.points)) < LEAST_RAGGED:
+    products = depth * prod(extents[i] for i in (*window.filters, *window.points))
+    if products < LEAST_RAGGED:
         return False
     row = window.points[-1]
     step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
+    if taps >= TAPS or step != 1:
+        return taps >= TAPS
     few = prod(extents[i] for i in window.filters) <= FEW_FILTERS and depth > taps
-    return taps >= TAPS or (step == 1 and (few or extents[row] <= SHORT * lanes))
+    if few or extents[row] <= SHORT * lanes:
+        return True
+    if window.symbolic or lanes * equation.body.dtype.itemsize == MASK_BYTES:
+        return False
+    # Each row has two vectors with edges, whose sums take twice as long with masks that are made for them.
+    padding = padded_shape(window, {i: affine(extent) for i, extent in extents.items()})
+    edges = 2 * lanes / extents[row] * products / lanes * 0.5
+    return prod((high - low).constant for low, high in padding) * PLACED < edges
 
 
 def _is_shifted(equation: Equation, window: Window) -> bool:

@@ -176,9 +176,15 @@ def is_filled(tensor: Tensor, value: float, graph: Graph) -> bool:
 
 
 def padded_copy(
-    equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor], splits: Mapping[int, Split] = {}
+    equation: Equation,
+    window: Window,
+    graph: Graph,
+    tensors: dict[str, Tensor],
+    splits: Mapping[int, Split] = {},
+    *,
+    whole: int = 1,
 ) -> tuple[Read, Equation]:
-    """The read from a tensor with the padding around it, and the equation that makes it. splits: by dimensions of what windows read."""
+    """The read from a tensor with the padding around it, and the equation that makes it. splits: by dimensions of what windows read. whole: of so many elements rows of known length are a multiple, with more zeros at their ends."""
     source = tensors[window.read.tensor]
     name = fresh_name(f"{source.name}_padded", tensors)
     places: list[Affine] = []
@@ -195,6 +201,11 @@ def padded_copy(
         elif split is None and holds(low, graph):
             low = affine(0)
         at = affine(f"i{len(shape)}")
+        if d == len(source.shape) - 1 and place.name is None:
+            if split is not None:
+                split = replace(split, shape=(split.shape[0], -(-split.shape[1] // whole) * whole))
+            elif (high - low).is_constant:
+                high = low - (low - high).constant // whole * whole
         if split is None:
             inner = at + low
             subscripts.append(place - low)

@@ -36,7 +36,7 @@ from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 
-__all__ = ["copied_rows"]
+__all__ = ["MASK_BYTES", "copied_rows", "rows_in_phases"]
 
 LEAST_WORK = 1 << 16
 """Products below which it does not matter."""
@@ -107,13 +107,27 @@ def copied_rows(
     ragged = window.padded and (taps >= TAPS or (shared and not window.symbolic and not far))
     if not (gap or short or ragged):
         return None
-    made = _Change(equation, window, graph)
+    masks = lanes * equation.body.dtype.itemsize == MASK_BYTES
+    made = _Change(equation, window, graph, whole=1 if masks or last is None else lanes)
     if last is not None and gap:
         made.in_phases(last)
     # What reads the result goes along its rows, not its blocks, and would follow when all are finished.
     read = any(equation.result.name in read_names(op) for op in graph.ops)
     if shared and not window.symbolic and not read:
         made.in_blocks(shared[-1], tensors[window.read.tensor].dtype.itemsize, l1_bytes // 2)
+    return made.ops(tensors)
+
+
+def rows_in_phases(
+    equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor], *, lanes: int
+) -> list[Op] | None:
+    """The copy in phases and the sum that reads it, for windows with filters; None where rows have no gaps."""
+    rows = _rows(equation, window)
+    last = rows[-1] if rows and rows[-1].number == len(window.read.subscripts) - 1 else None
+    if last is None or window.symbolic or _gap(window, last) is None:
+        return None
+    made = _Change(equation, window, graph, whole=lanes)
+    made.in_phases(last)
     return made.ops(tensors)
 
 
@@ -193,8 +207,8 @@ def _gap(window: Window, row: _Row) -> int | None:
 class _Change:
     """The equation's indices, some in two parts, and how the copy's dimensions are split for that."""
 
-    def __init__(self, equation: Equation, window: Window, graph: Graph) -> None:
-        self.equation, self.window, self.graph = equation, window, graph
+    def __init__(self, equation: Equation, window: Window, graph: Graph, *, whole: int) -> None:
+        self.equation, self.window, self.graph, self.whole = equation, window, graph, whole
         self.parts: dict[str, tuple[str, str]] = {}
         self.values: dict[str, Affine] = {}
         self.extents = dict(window.extents)
@@ -248,7 +262,7 @@ class _Change:
 
     def ops(self, tensors: dict[str, Tensor]) -> list[Op]:
         equation, window = self.equation, self.window
-        read, copy = padded_copy(equation, window, self.graph, tensors, self.splits)
+        read, copy = padded_copy(equation, window, self.graph, tensors, self.splits, whole=self.whole)
         other = replace(window.other, subscripts=self._substituted(window.other.subscripts))
         kept = equation.left
         reduced = self._indices(equation.reduced)

@@ -218,6 +218,54 @@ def test_constant_weights_of_few_points_get_the_lanes() -> None:
     np.testing.assert_array_equal(frozen(x), np.tensordot(w, x, 1))
 
 
+@pytest.mark.parametrize(("images", "size", "lanes", "turned"), [(8, 7, 8, True), (8, 7, 16, True), (8, 16, 8, False)])
+def test_rows_of_several_images_are_no_longer_than_one(images: int, size: int, lanes: int, turned: bool) -> None:
+    """The channels lie between images: 8 x 49 points are 8 rows of 49, not 49 vectors of 8."""
+    program = (
+        'def layer(x: f32["N C H W"], w: f32["O C"]):\n    y[n, o, p, q] = x[n, c, p, q] * w[o, c]\n    return y\n'
+    )
+    x, w = numbers(images, 96, size, size), numbers(160, 96, seed=1)
+    target = Target("x86-64-v3" if lanes == 8 else "x86-64-v4", features="" if lanes == 8 else "-prefer-256-bit")
+    graph = polyml.einsum(program, target=target).bind(w=w).lower(x).stages.graph
+    assert along_filters(graph) == turned
+    np.testing.assert_array_equal(
+        polyml.einsum(program, verify=True).bind(w=w)(x), np.einsum("nchw,oc->nohw", x, w, optimize=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "stride", "copied"),
+    [("x86-64-v3", 32, 1, True), ("x86-64-v3", 45, 1, True), ("x86-64-v3", 250, 2, False), ("x86-64-v4", 96, 1, False)],
+)
+def test_edges_that_need_masks_are_copied(name: str, size: int, stride: int, copied: bool) -> None:
+    """Where masks are vectors, sums at both ends of a row cost more than an image with zeros around it, which many filters read."""
+    x, w = numbers(3, size, size), numbers(24, 3, 3, 3, seed=1)
+    target = Target(name, features="-prefer-256-bit" if name == "x86-64-v4" else "")
+    graph = graph_of(text(3, stride, 1), x, w, target=target)
+    assert any(op.result.name.endswith("_padded") for op in graph.ops if isinstance(op, Equation)) == copied
+    function = polyml.einsum(text(3, stride, 1), verify=True)
+    np.testing.assert_array_equal(function(x, w), expected(x, w, stride, 1))
+    x[:, 0, 0] = np.nan
+    assert np.isnan(function.bind(w=w)(x)).sum() == 24 * (2 // stride) ** 2
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "padding", "phases"),
+    [("x86-64-v3", 64, 1, True), ("x86-64-v3", 75, 0, True), ("x86-64-v3", 24, 1, False), ("x86-64-v4", 64, 1, False)],
+)
+def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding: int, phases: bool) -> None:
+    """27 terms of an image's three channels: neighbours of a result lie side by side in the copy, and its two phases are written out."""
+    x, w = numbers(3, size, size), numbers(24, 3, 3, 3, seed=1)
+    target = Target(name, features="-prefer-256-bit" if name == "x86-64-v4" else "")
+    lowered = polyml.einsum(text(3, 2, padding), target=target).lower(x, w)
+    assert any("s_phase" in op.indices for op in lowered.stages.graph.ops if isinstance(op, Equation)) == phases
+    assert "for (s_phase" not in lowered.text("loops")
+    function = polyml.einsum(text(3, 2, padding), verify=True)
+    np.testing.assert_array_equal(function(x, w), expected(x, w, 2, padding))
+    x[:, 0, 0] = np.nan
+    assert np.isnan(function.bind(w=w)(x)).sum() == 24
+
+
 def test_the_next_block_of_weights_is_fetched() -> None:
     x, w = numbers(64, 9, 9), numbers(200, 64, 3, 3, seed=1)
     frozen, wide = (
