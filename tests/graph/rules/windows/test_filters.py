@@ -235,7 +235,7 @@ def test_rows_of_several_images_are_no_longer_than_one(images: int, size: int, l
 
 @pytest.mark.parametrize(
     ("name", "size", "stride", "copied"),
-    [("x86-64-v3", 32, 1, True), ("x86-64-v3", 45, 1, True), ("x86-64-v3", 250, 2, False), ("x86-64-v4", 96, 1, False)],
+    [("x86-64-v3", 32, 1, True), ("x86-64-v3", 45, 1, True), ("x86-64-v4", 96, 1, False)],
 )
 def test_edges_that_need_masks_are_copied(name: str, size: int, stride: int, copied: bool) -> None:
     """Where masks are vectors, sums at both ends of a row cost more than an image with zeros around it, which many filters read."""
@@ -251,7 +251,7 @@ def test_edges_that_need_masks_are_copied(name: str, size: int, stride: int, cop
 
 @pytest.mark.parametrize(
     ("name", "size", "padding", "phases"),
-    [("x86-64-v3", 64, 1, True), ("x86-64-v3", 75, 0, True), ("x86-64-v3", 24, 1, False), ("x86-64-v4", 64, 1, False)],
+    [("x86-64-v3", 64, 1, True), ("x86-64-v3", 81, 0, True), ("x86-64-v3", 24, 1, False), ("x86-64-v4", 64, 1, False)],
 )
 def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding: int, phases: bool) -> None:
     """27 terms of an image's three channels: neighbours of a result lie side by side in the copy, and its two phases are written out."""
