@@ -148,7 +148,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches)),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, o.caches, o.far)),
-    Pass("prefetch_sources", lambda f, o: prefetch_sources(f, o.caches)),
+    Pass("prefetch_sources", lambda f, o: prefetch_sources(f, o.caches, o.vector_registers)),
     # Ordering: when all other prefetches in tiles would be ones of strips.
     Pass("prefetch_near", lambda f, o: (prefetch_near(f) if o.asks_near else f, ())),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, o.caches)),

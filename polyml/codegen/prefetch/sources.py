@@ -29,15 +29,19 @@ __all__ = ["prefetch_sources"]
 MOST_TILES = 128
 """Tiles along the rows, at most: a few of them ask for all lines, the others once more. With 47 it is 1 to 3 % faster, with 128 as fast as without, with 880 (fcea,debf->dcba) 1 to 4 % slower."""
 
+LEAST_REGISTERS = 32
+"""Vector registers from which on tiles have time to ask. One of 6 x 2 vectors (16 registers) issues 20 instructions in six cycles, one of 8 x 3 twice as many FMAs for each of the others, and each line, of a page of its own, takes more of these.
+Zen 3, per cent of the peak with and without: f64 512 nn 84, 91, nt 90, 92, f32 512 tn 91, 93, out of memory 85 and 91; dca,cbd->ba 0.93 of the time without."""
 
-def prefetch_sources(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
-    """The function with prefetches of what is packed next in the sums of its register tiles.
+
+def prefetch_sources(function: Function, caches: Caches, registers: int) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches of what is packed next in the sums of its register tiles. registers: of vectors, that the machine has.
 
     Rewrite:
         for (s..; s += 288) { pack p from v; for (n..; n += 8) for (m..; m += 48) for (k = s..; k += 2) t += r[n, k] * p[(m - m0)/48, k - s, 0]; .. }
         -> for (s..) { pack p from v; for (n..) for (m..) for (k..) { prefetch v[k + 288 + n//8 % 2, m + 16*(n//16 % 3) + 15]; t += r[n, k] * p[(m - m0)/48, k - s, 0]; .. } }
     """
-    large = large_inputs(function, caches.l2) if caches.l2 else {}
+    large = large_inputs(function, caches.l2) if caches.l2 and registers >= LEAST_REGISTERS else {}
     return _Sources(large, caches, [], outside(function)).within(function, beside=True)
 
 

@@ -34,6 +34,9 @@ MOST_STEP = 16
 LONG = 32
 """Iterations of the inner loop below which its own loads are few, and the next tile's rows are near."""
 
+FEW_LINES = 4
+"""Lines between packed rows and the next ones, at most, across which the hardware's prefetchers go on."""
+
 SUMS = 32
 """Sums that such an iteration has, at least: shorter ones count in part."""
 
@@ -124,6 +127,8 @@ class _Tiles:
         variable = self.locals[read.tensor]
         flat = flat_element(variable, read.subscripts)
         along = 0 if flat is None else flat.stride(loop.variable) or 0
+        if flat is not None and not between and self.lie_behind(variable, flat, loop, ahead):
+            return
         lines = _power(-(-along * variable.dtype.itemsize * loop.step // self.caches.line))
         each = max(1, loop.step // lines)
         free = next((outer for outer in between if outer.step > 0), None)
@@ -136,6 +141,12 @@ class _Tiles:
                 loop.variable: affine(loop.variable) + turn * each,
             }
             yield Place(read.tensor, tuple(s.substitute(moved) for s in affine_subscripts(read)))
+
+    def lie_behind(self, variable: Variable, flat: Affine, loop: For, ahead: For) -> bool:
+        """Whether the next rows begin where these end, or a few lines further on: what asks for these, line by line, comes to them."""
+        beyond = flat.substitute({ahead.variable: affine(ahead.variable) + ahead.step}) - flat
+        gap = beyond - (loop.upper - loop.lower) * (flat.stride(loop.variable) or 0)
+        return gap.is_constant and 0 <= gap.constant * variable.dtype.itemsize <= FEW_LINES * self.caches.line
 
     def is_row(self, read: Read, loop: For, lanes: For) -> bool:
         variable = self.arguments.get(read.tensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
 import polyml
 from benchmarks.polybench import KERNELS
@@ -110,3 +111,17 @@ def test_results_that_are_asked_for_stay() -> None:
     near = Target("host", l1_bytes=16 << 10, l2_bytes=64 << 10, cores=1)
     found = polyml.einsum(text, target=near, threads=1).bind(w=w)(x)
     np.testing.assert_array_equal(found, np.einsum("cpqrs,ocrs->opq", windows, w.astype(float)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packed_rows_that_follow_each_other_are_not_asked_for(transposed: bool) -> None:
+    """Rows that pass by a panel (16 registers): the next ones lie behind those at hand, where a panel's loop around asks for nothing in between."""
+    a = "a[k, i]" if transposed else "a[i, k]"
+    product = polyml.einsum(
+        f'def f(a: f64["512 512"], b: f64["512 512"]):\n    c[i, j] = {a} * b[k, j]\n    return c\n',
+        target=Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=1),
+    )
+    text = product.lower(np.ones((512, 512)), np.ones((512, 512))).text("loops")
+    assert "a_panels" in text
+    assert "prefetch L2 a_panels" not in text
+    assert "prefetch L2 c[" in text
