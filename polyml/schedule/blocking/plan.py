@@ -126,7 +126,8 @@ def _with_tile(
             return replace(made, sizes={**made.sizes, **strip_depth(model, sides, width, target)})
     if not packed and (turned or not reads_in_order(model, sides, tile, target)):
         return None
-    depth = depths(scop, given.statement, model, sides, tile, target)
+    parts = packed and not (turned or ends or given.reads_windows)
+    depth = depths(scop, given.statement, model, sides, tile, target, parts=parts)
     short = packed and not turned and is_short(model, sides.out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
     if packed and not (turned or short or ends) and sharing_threads(model, sides, target) > 1:

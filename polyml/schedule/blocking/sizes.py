@@ -50,6 +50,10 @@ FEWEST_PANELS = 2
 LONG_PANEL = 256
 """Terms of a panel that half of L1 holds, at least, for rows to pass by it: shorter blocks of the sum would mean more sweeps over C than they save."""
 
+MUCH_READ = 0.4
+"""Vectors for each cycle of multiply-adds, from L2, from which on a sum that is finished by other statements is made in blocks, whose results are loaded and stored once each. Tiles of 16 registers read more (f32 0.46, f64 0.58), those of
+32 less (0.29, 0.33). Zen 3, 512 rows times K x 768 and a bias, f32, of the limit, whole and in blocks: K = 768 1.05, 1.07; 1024 1.28, 1.10; 2000 1.05, 1.06; 2048 1.41, 1.09; 3072 1.40, 1.09."""
+
 FEW_USES = 64
 """Multiply-adds with each element of an operand up to which reading it takes as long as they do: blocks are larger then, since what decides is how long the pieces are that memory is asked for."""
 
@@ -58,20 +62,37 @@ TOGETHER = 2
 
 
 def depths(
-    scop: Scop, statement: Statement, model: StatementModel, sides: Sides, tile: RegisterTile, target: Target
+    scop: Scop,
+    statement: Statement,
+    model: StatementModel,
+    sides: Sides,
+    tile: RegisterTile,
+    target: Target,
+    *,
+    parts: bool,
 ) -> dict[str, int]:
     """Block of the reduction: a tile's rows of the broadcast operand take a quarter of L1, and up to three eighths where they are contiguous along it:
-    whole lines, and each block fewer is a sweep over C less. Of several blocks none is longer than a panel in half of L1, where that is long; where it is not and a panel takes more even so, the rows take two thirds of L1, since they are pushed out by panels then.
+    whole lines, and each block fewer is a sweep over C less. Of several blocks none is longer than a panel in half of L1, where that is long, nor shorter where rows pass by panels; where it is not and a panel takes more even so, the rows take two thirds of L1, since they are pushed out by panels then.
 
-    Whole where something else follows in the region, which needs the finished sum while that is in registers, or puts other values in its place.
+    Whole where something else follows in the region that puts other values in its place, or needs the finished sum, which is in registers then; unless it may come in parts (`parts`), which wait in memory,
+    and L1 does not hold what a tile reads.
     """
     out = statement.target.array
     names = list(scop.statements)
     others = {name: s for name, s in scop.statements.items() if name != statement.name}
     overwritten = any(others[name].target.array == out for name in names[names.index(statement.name) + 1 :])
-    if overwritten or any(read.tensor == out for s in others.values() for read in reads_of(s.value)):
+    is_read = any(read.tensor == out for s in others.values() for read in reads_of(s.value))
+    if overwritten or (is_read and not (parts and _sums_wait(model, sides, tile, target))):
         return {i: model.extents[i] for i in sides.reduced}
     return shares(model, sides, tile, target)
+
+
+def _sums_wait(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
+    """Whether a tile's rows over the whole sum take more of L1 than a block's ever do, and what it reads of them and of the panel, from L2 then, is much for the time of its multiply-adds."""
+    row = tile.rows * model.itemsize
+    read = tile.vectors + row / target.vector_bytes
+    whole = row * prod(model.extents[i] for i in sides.reduced)
+    return whole > 2 * target.l1_bytes // 3 and read >= MUCH_READ * tile.rows * tile.vectors / 2
 
 
 def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> dict[str, int]:
@@ -88,6 +109,10 @@ def shares(model: StatementModel, sides: Sides, tile: RegisterTile, target: Targ
             room = max(
                 room, min(2 * target.l1_bytes // 3 // row, _room(model, sides, target) // (FEWEST_PANELS * step))
             )
+    elif len(reduced) == 1:
+        # Rows that pass by panels come from L2.
+        held = target.l1_bytes // 2 // (tile.vectors * target.vector_bytes)
+        room = max(room, held) if rows_pass(model, sides, tile, {reduced[0]: held}, target) else room
     room = max(room, 1)
     sizes: dict[str, int] = {}
     for position, index in reversed(list(enumerate(reduced))):

@@ -86,6 +86,15 @@ def test_blocks_of_a_long_sum_are_panels_of_half_of_l1(terms: int, blocks: str |
     assert blocks is None or blocks in line
 
 
+@pytest.mark.parametrize(("columns", "block"), [(272, 256), (265, 148)])
+def test_blocks_are_no_shorter_where_packed_rows_pass(columns: int, block: int) -> None:
+    """A quarter of L1 holds 170 terms of six rows in f64; rows that pass come from L2."""
+    x, y, _ = integers("tn", "f64", {**SIZES, "n": 600, "m": columns})
+    explained = str(product("tn", "f64", small(512 << 10), threads=1).explain(x, y))
+    assert f"k by {block}" in explained
+    assert ("rows along each panel" in explained) == (block == 256)
+
+
 def test_packed_rows_are_read_from_end_to_end_and_stored_without_masks() -> None:
     """Rows contiguous along the sum: a register tile's at a time. Six lanes of eight are stored as four and two."""
     x, y, _ = integers("nn", "f32", SIZES)

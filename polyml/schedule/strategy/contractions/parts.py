@@ -42,18 +42,27 @@ class BlockParts:
         return (*self.made, *(copy for copy in copies if copy is not None), *self.without_vector_copy)
 
     @property
+    def finishers(self) -> tuple[str, ...]:
+        """What follows the sums inside their register tile."""
+        nest = self.nest
+        behind = nest.statements.index(nest.plan.statement) + 1 if nest.plan.statement in nest.statements else 0
+        return (*nest.statements[behind:], *nest.rest[behind:]) if behind else ()
+
+    @property
     def made(self) -> tuple[str, ...]:
         """What makes an operand, where that is part of the nest."""
         return () if self.nest.makers is None else self.nest.makers.statements
 
     def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
         """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand
-        at 0: they belong to the first block; columns that are left belong to the last one."""
+        at 0: they belong to the first block; what reads finished sums, and columns that are left, to the last one."""
         pieces = []
-        beyond = (*self.nest.rest, self.nest.copies.rest_copy)
+        beyond, last = (*self.nest.rest, self.nest.copies.rest_copy), self.finishers
         for name in names:
             mine, repeated = self.own(name, index), block_index(index) in self.nest.domains[name]
             value = "0" if mine is None else mine if tile is None else f"{tile}*floor({mine}/{tile})"
+            if name in last and index in self.nest.plan.reduced and tile is not None:
+                value = str((self.nest.plan.extents[index] - 1) // tile * tile)
             if mine is None and repeated:
                 value = f"{tile}*{block_index(index)}"
             if tile is not None and index == self.nest.plan.lanes and name in beyond:
