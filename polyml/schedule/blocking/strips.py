@@ -60,6 +60,10 @@ MOST_IN_SET = 96
 MOST_IN_SET_IN_PARTS = 256
 """The same where the sum is made in parts: blocks, whose rows meet as well, are what there is beside strips. 16 rows times 4096 x 4096 in f64, of which 250 meet, take 20 ms with blocks and 13.7, 120 rows 83 and 90."""
 
+LEAST_ROW = 2
+"""Lines of a strip's row, at least, for the next cache to make good for what L2 has no room for: a tile of 16 registers takes one from each page. Zen 3, f32, strips where they lie, blocks: 16 rows times 4096 x 4096 24.8, 9.8 ms, times
+2048 x 2048 6.1, 2.2; strips packed, blocks: times 1024 x 4096 2.9, 2.1."""
+
 
 def strip_depth(model: StatementModel, sides: Sides, width: int, target: Target) -> dict[str, int]:
     """The part of the sum that strips go over at a time: as many rows as TLBs reach, and as a quarter of L2 holds of a strip, and of all rows of the other operand."""
@@ -119,6 +123,8 @@ def strips_of(
     if in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY):
         return "in place"
     met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
+    if tiles < PACKED_TILES and width * size < LEAST_ROW * target.line_bytes and met > 2 * WAYS:
+        return None
     if tiles < PACKED_TILES and met <= (most_in_set if whole else MOST_IN_SET_IN_PARTS):
         return "in place"
     if not whole:

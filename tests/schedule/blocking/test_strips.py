@@ -221,3 +221,22 @@ def test_tiles_write_row_by_row() -> None:
     )
     written = re.findall(r"z\[(n[^,]*), (m[^\]]*)\] = z_value", text)
     assert written[:4] == [("n", "m"), ("n", "m + 16"), ("n", "m + 32"), ("n + 1", "m")]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "strips"),
+    [
+        ("x86-64-v3", (16, 2048, 2048), False),
+        ("x86-64-v3", (16, 2048, 2000), True),
+        ("x86-64-v3", (64, 300, 2048), True),
+        ("x86-64-v4", (16, 2048, 2048), True),
+    ],
+)
+def test_narrow_strips_whose_rows_meet_are_blocks(name: str, shape: tuple[int, int, int], strips: bool) -> None:
+    """A tile of 16 registers takes a line from each page, and L2 has no room for them: not of rows that lie elsewhere in their pages, of many tiles, whose strips are packed, or of three lines."""
+    n, k, m = shape
+    target = Target(name, l1_bytes=32 << 10, l2_bytes=512 << 10)
+    f = polyml.einsum(TEXT.format("f32"), target=target)
+    lines = f.explain(np.zeros((n, k), np.float32), np.zeros((k, m), np.float32)).splitlines()
+    (plan,) = (line for line in lines if "blocking" in line)
+    assert ("in strips of" in plan or "blocks of m by 16" in plan) == strips, plan
