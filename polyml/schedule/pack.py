@@ -48,14 +48,11 @@ COPY_NEAR = 1.25
 COPY_FAR = 4.0
 """The same where none does: the operand is read from memory, and its copy is written there and read again."""
 
-PANEL_REUSE = 128
-"""The same where lanes read it contiguously already, and only caches and pages suffer."""
+PANEL_REUSE = 64
+"""The same where lanes read it contiguously already, and only caches suffer."""
 
 PANEL_DEPTH = 32
 """Iterations of the reduction below which a panel is no use."""
-
-ROW_BYTES = 1024
-"""Rows of a packed operand shorter than this are near enough to each other without panels."""
 
 GAIN = 1.25
 """How many times cheaper the statement must become for a strided operand to be packed."""
@@ -260,7 +257,11 @@ def _dimension(
 def _panel(
     scop: Scop, model: StatementModel, array: str, dimension: int, lanes: str, width: int, target: Target
 ) -> Panel | None:
-    """Panels where rows would be far apart, and lanes do not sweep them whole: every read must step along the lanes by the index itself, so that a tile stays in one panel."""
+    """Panels where L1 does not hold what tiles go through again and again, and lanes do not sweep rows whole: every read must step along the lanes by the index itself, so that a tile stays in one panel.
+
+    A strip of longer rows is a piece of a line or two from each, which no prefetcher of the hardware follows; a caller's begin anywhere in a line, so that vectors of half a line touch twice as many as there are, and
+    rows at powers of two fall into few sets of a cache. A panel is read from end to end.
+    """
     facts = scop.arrays[array]
     reads = [r for r in reads_of(scop.statements[model.name].value) if r.tensor == array]
     if any(plain_index(r.subscripts[dimension]) != lanes for r in reads) or _number(facts.shape[dimension]) <= width:
@@ -274,7 +275,7 @@ def _panel(
     )
     row = facts.dtype.itemsize * _number(facts.shape[dimension])
     block = row * prod(_number(facts.shape[d]) for d in rest[position:])
-    return Panel(width, position) if row >= ROW_BYTES and block > target.l2_bytes // 4 else None
+    return Panel(width, position) if block > target.l1_bytes else None
 
 
 def _variables(subscript: object) -> frozenset[str]:

@@ -42,9 +42,9 @@ class RegisterTile:
 
 
 def register_tile(
-    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = TALLEST
+    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = TALLEST, wide: int = 0
 ) -> RegisterTile:
-    """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges.
+    """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges. wide: its vectors, where panels of an operand say how many (0: any number).
 
     Model: two arithmetic and two load instructions a cycle, latency 4. Registers: the accumulators, one per vector that several rows share,
     and two in flight.
@@ -56,7 +56,7 @@ def register_tile(
         a.stride(jam) is None and _shares(model, a, jam, tap) for a in reads for tap in model.taps
     )
     best: RegisterTile | None = None
-    for vectors in range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
+    for vectors in (wide,) if wide else range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
         waste = _waste(model.extents[vector], vectors * lanes)
         single = _tile_cycles(model, reads, None, vector, 1, vectors, target) * waste / vectors
         for rows in range(1, rows_limit + 1):

@@ -89,7 +89,7 @@ def contract_storage(
 
     Args:
         arrays: names of those to look at; None: all. room: says no where an array may not live. in_lanes: whether one may exist once per lane. at_lines: whether rows that windows
-            go through begin at a line of a cache each.
+            go through begin at a line of a cache each, and rows of whole pages are a line longer.
 
     Raises:
         TransformError: one of them is no local array of the region.
@@ -156,7 +156,7 @@ def _contract(schedule: Schedule, array: Array, room: Room, in_lanes: InLanes, *
             worth = tuple(dict.fromkeys((*worth, *limits)))
         if not room(node, ANY if found.elements is None else array.dtype.itemsize * found.elements):
             continue
-        found = _rows_at_lines(found, array, schedule.scop) if at_lines else found
+        found = _rows_apart(_rows_at_lines(found, array, schedule.scop), array) if at_lines else found
         tree = insert_mark(node, found.place).get_schedule()
         extents = "x".join(map(str, found.shape)) or "a scalar"
         note = Note("storage", array.name, f"contracted to {extents}")
@@ -294,6 +294,15 @@ def _rows_at_lines(found: Storage, array: Array, scop: Scop) -> Storage:
     if not padded or all(extent == 1 for extent in found.shape[:-1]) or not _has_windows(array.name, scop):
         return found
     return replace(found, shape=(*found.shape[:-1], whole))
+
+
+def _rows_apart(found: Storage, array: Array) -> Storage:
+    """The room with rows a line longer where they would be whole pages: a register tile reads an element of each, all in one set of the cache, which has 8 to 12 lines."""
+    *rows, row = (1, *found.shape)
+    paged = isinstance(row, int) and row * array.dtype.itemsize % PAGE == 0
+    if not paged or all(extent == 1 for extent in rows):
+        return found
+    return replace(found, shape=(*found.shape[:-1], row + LINE // array.dtype.itemsize))
 
 
 def _has_windows(array: str, scop: Scop) -> bool:

@@ -94,7 +94,7 @@ def test_same_values_as_written(name: str, target: Target, precise: bool) -> Non
 @pytest.mark.parametrize("name", ["dense", "distances", "attention", "convolution"])
 def test_same_values_with_everything_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Panels and rows of tiny operands, which would not pay."""
-    for limit in ("MIN_REUSE", "PANEL_REUSE", "PANEL_DEPTH", "ROW_BYTES"):
+    for limit in ("MIN_REUSE", "PANEL_REUSE", "PANEL_DEPTH"):
         monkeypatch.setattr(pack, limit, 0.5)
     monkeypatch.setattr(pack, "GAIN", 0.25)
     text, sizes = TINY[name]

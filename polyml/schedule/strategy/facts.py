@@ -56,6 +56,13 @@ class Facts:
         """Elements of the statement's widest type in a vector."""
         return self.target.lanes(self.models[statement].itemsize)
 
+    def panel_vectors(self, statement: str, index: str) -> int:
+        """Vectors of the panels that the statement reads along the index, which register tiles have as well; 0: it reads none."""
+        for access in self.models[statement].accesses:
+            if access.array in self.packed.panels and access.stride(index) == 1:
+                return self.packed.panels[access.array].width // self.lanes(statement)
+        return 0
+
 
 def model_statements(
     scop: Scop, matcher: Matcher, sizes: Mapping[str, int] = MappingProxyType({})

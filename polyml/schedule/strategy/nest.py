@@ -9,7 +9,6 @@ import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
-from polyml.schedule.pack import Panel
 from polyml.schedule.register_tiles import FEW_ROWS, TALLEST, RegisterTile, register_tile
 from polyml.schedule.strategy.bands import Band, bounds_inner_loops, has_inner_loops, near_rows, with_extent
 from polyml.schedule.strategy.choices import NestChoice
@@ -70,15 +69,15 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
         return NestPlan(lanes, member, RegisterTile(rows, vectors, 0.0), vectors * facts.lanes(band.core))
     chosen = _jam(band, lanes, facts)
     jam, tile = chosen.member, chosen.tile
-    panel = _panel(band, lanes, facts)
-    if panel is not None:
-        tile = replace(tile, vectors=panel.width // facts.lanes(band.core))
+    wide = facts.panel_vectors(band.core, band.indices[lanes][band.core])
+    if wide:
+        tile = replace(tile, vectors=wide)
     plan = NestPlan(lanes, jam, tile, tile.vectors * facts.lanes(band.core), whole=chosen.whole, alone=chosen.alone)
     if jam is not None and chosen.whole is not None:
         band = with_extent(band, jam, chosen.whole.extent)
     if jam is not None:
         plan.tiles = _cache_tiles(band, jam, plan, facts)
-    if panel is not None:
+    if wide:
         # A tile along the lanes is one panel, so that subscripts within it are plain.
         plan.tiles[lanes] = plan.step
     elif jam is None and (row := _row(band, lanes, facts)) is not None:
@@ -160,7 +159,8 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
         return _Rows(None, _asked(RegisterTile(1, vectors, 0.0), model, facts), vectors)
     # Where windows of a few filters are left to this version, most of their tiles are rests: lower ones, of more vectors, are no slower.
     most = FEW_ROWS if model.overlapping and not facts.options.large else TALLEST
-    alone = register_tile(model, None, vector, facts.target)
+    wide = facts.panel_vectors(band.core, vector)
+    alone = register_tile(model, None, vector, facts.target, wide=wide)
     best = _Rows(None, alone, alone.vectors)
     # Of equals the rows of windows come first, since each reads most of what the one before did; then those that lie closest.
     ordered = sorted(near_rows(band, band.core, facts), key=lambda k: _apart(model, band.indices[k][band.core]))
@@ -172,7 +172,7 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
         if k == lanes or band.extents[k] < 2:
             continue
         index, whole = band.indices[k][band.core], None
-        tile = register_tile(model, index, vector, facts.target, max_rows=most)
+        tile = register_tile(model, index, vector, facts.target, max_rows=most, wide=wide)
         if tile.rows < 2 or tile.cost >= best.tile.cost * 0.98:
             continue
         if bounds_inner_loops(band, band.core, index, facts):
@@ -182,7 +182,7 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
             whole = whole_windows(band, k, facts)
             if whole is not None:
                 inside = replace(model, extents={**model.extents, index: whole.extent})
-                tile = register_tile(inside, index, vector, facts.target, max_rows=most)
+                tile = register_tile(inside, index, vector, facts.target, max_rows=most, wide=wide)
                 tile = replace(tile, cost=whole.part * tile.cost + (1 - whole.part) * alone.cost)
             elif shared and index in model.overlapping:
                 # A tile of such rows would be taken apart again, and share nothing.
@@ -210,15 +210,6 @@ def _asked(tile: RegisterTile, model: StatementModel, facts: Facts) -> RegisterT
         return tile
     vectors = max(1, ceil(asked[-1] / facts.target.lanes(model.itemsize)))
     return replace(tile, rows=min(tile.rows, asked[0]) if len(asked) > 1 else 1, vectors=vectors)
-
-
-def _panel(band: Band, lanes: int, facts: Facts) -> Panel | None:
-    """The panels that the core reads along these lanes."""
-    index = band.indices[lanes][band.core]
-    for access in facts.models[band.core].accesses:
-        if access.array in facts.packed.panels and access.stride(index) == 1:
-            return facts.packed.panels[access.array]
-    return None
 
 
 def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts) -> dict[int, int]:

@@ -48,6 +48,56 @@ def test_panels_are_as_wide_as_the_tile_that_reads_them(cpu: str, l2: int, vecto
     assert f"lanes along j, {vectors} vectors at once" in text
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "packed"), [(512, 2048, True), (100, 2048, True), (32, 2048, False), (512, 96, False)]
+)
+def test_values_are_packed_where_many_queries_read_more_than_l1_holds(queries: int, keys: int, *, packed: bool) -> None:
+    """Rows of 256 bytes are not near enough to each other: a strip is a line or two of each, which begin where the caller's array does."""
+    target = polyml.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    arrays = [np.ones((n, 64), np.float32) for n in (queries, keys, keys)]
+    text = str(polyml.einsum(ATTENTION, target=target).lower(*arrays).explain())
+    assert ("v: copied into panels of 16 " in text) == packed
+
+
+def test_rows_of_a_tile_suit_the_width_of_its_panels() -> None:
+    """Blocks of 11 queries, for sums over keys of one vector, leave the scores' tiles of two vectors in registers. Rows of scores are no whole pages, of which L1 holds eight in a set."""
+    target = polyml.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    arrays = [np.ones((n, 40), np.float32) for n in (512, 1024, 1024)]
+    text = str(polyml.einsum(ATTENTION, target=target).lower(*arrays).explain())
+    rows, vectors = map(int, re.findall(r"jam i by (\d+); lanes along j, (\d+) vectors", text)[0])
+    assert rows * vectors + vectors < 16
+    assert re.search(r"a: contracted to \d+x1040", text)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("f32", 2e-5), ("f64", 1e-12), ("f16", 4e-3)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "width", "values"), [(131, 300, 63, 17), (70, 1024, 40, 40), (67, 513, 24, 1)]
+)
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.some(6)
+def test_values_in_panels_give_the_same(
+    dtype: str, bound: float, queries: int, keys: int, width: int, values: int, *, strided: bool
+) -> None:
+    """Odd heads, the last panel partly filled, and operands whose rows lie apart."""
+    generator = np.random.default_rng(3)
+
+    def made(rows: int, columns: int) -> np.ndarray:
+        whole = generator.standard_normal((rows, columns + 3)).astype(dtype.replace("f", "float"))
+        return whole[:, 1:-2] if strided else np.ascontiguousarray(whole[:, 1:-2])
+
+    q, k, v = made(queries, width), made(keys, width), made(keys, values)
+    text = (
+        ATTENTION.replace("f32", dtype)
+        .replace('["T D"]):', '["T E"]):')
+        .replace("y[i, d] = sum[j](e[i, j] * v[j, d])", "y[i, c] = sum[j](e[i, j] * v[j, c])")
+    )
+    scores = q.astype("f8") @ k.T.astype("f8")
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    exact = e / e.sum(1, keepdims=True) @ v.astype("f8")
+    found = polyml.einsum(text)(q, k, v)
+    np.testing.assert_allclose(found.astype("f8"), exact, rtol=50 * bound, atol=10 * bound)
+
+
 HEADS = """
 def attention(q: f32["B S D"], k: f32["B T D"], v: f32["B T D"]):
     a[b, i, j] = q[b, i, d] * k[b, j, d]
