@@ -14,6 +14,9 @@ from polyml.schedule.window import slide_storage, window_at
 
 __all__ = ["contracted_as_before", "contracted_at_marks"]
 
+PADDING = 0.25
+"""Of an array, that a layout may have more: panels are whole, and rows a line longer where that keeps them apart."""
+
 
 def contracted_as_before(schedule: Schedule, before: Mapping[str, Storage]) -> Schedule:
     """The schedule with the arrays contracted again that were: in boxes, or in windows. A layout of its own (panels of a packed operand) stays where it is
@@ -58,11 +61,11 @@ def contracted_at_marks(schedule: Schedule, known: Mapping[str, Storage]) -> Sch
 
 
 def _as_laid_out(schedule: Schedule, storage: Storage) -> Schedule:
-    """The schedule with that storage in the place of the one found, where it is no larger and right."""
+    """The schedule with that storage in the place of the one found, where it is right, and larger by PADDING at most."""
     found = schedule.storage.get(storage.array)
     if found is None or found.place != storage.place:
         return schedule
-    if storage.elements is None or found.elements is None or storage.elements > found.elements:
+    if storage.elements is None or found.elements is None or storage.elements > (1 + PADDING) * found.elements:
         return schedule
     trial = replace(schedule, storage={**schedule.storage, storage.array: storage})
     return schedule if storage_faults(trial, only=storage.array) else trial
