@@ -1,5 +1,5 @@
 """What the values in a scop's memory are good for: statements whose values nobody uses go, local arrays whose memory several unrelated values take
-turns in become several arrays, a statement of which a rim is used only makes that (a copy whose inner elements are all overwritten before they are read), and a reduction starts where there are terms, or where somebody reads that there are none: so its start has the loops of its terms.
+turns in become several arrays, a statement of which a rim is used only makes that (a copy whose inner elements are all overwritten before they are read), and a reduction starts where there are terms, or where somebody reads that there are none, if that is a box: so its start has the loops of its terms.
 
 All follow from exact dataflow. The second is renaming by webs, as register allocators do it (Muchnick, "Advanced compiler design and implementation", 1997,
 section 16.3.3), for arrays.
@@ -183,7 +183,7 @@ def _with_needed_inits(scop: Scop, values: isl.UnionMap) -> Scop:
         if used.is_empty():
             continue
         needed = isl.Set.from_union_set(used).coalesce()
-        if needed.n_basic_set() == 1 and not statement.domain.is_subset(needed):
+        if needed.is_box() and not statement.domain.is_subset(needed):
             statements[name] = replace(statement, domain=needed)
     changed = any(statements[name] is not s for name, s in scop.statements.items())
     return rebuilt(scop, statements, scop.arrays) if changed else scop

@@ -179,13 +179,14 @@ def test_tiles_fetch_rows_of_the_next_block_where_their_own_block_was_set_to_zer
     a, b = np.zeros((40, 140, 160)), np.zeros((160, 160))
     target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
     loops = polyml.einsum(text, target=target, threads=1).lower(a, b).text("loops")
-    block, tile = re.search(r"(\w+) \+= (\d+)\)", loops), re.search(r"(\w+) \+= (\d+)\).*\n *for \(p_tile", loops)
+    block = re.search(r"for \(q_tile = \w+; q_tile < min\(140, \w+ \+ (\d+)\)", loops)
+    tile = re.search(r"q_tile \+= (\d+)\).*\n *for \(p_tile", loops)
     fetched = re.search(r"prefetch L2 x\[\w+, .*?(\w+) - .* \+ (\d+), ", loops)
     assert block is not None
     assert tile is not None
     assert fetched is not None
-    assert int(block[2]) > int(tile[2])
-    assert fetched.groups() == (tile[1], block[2]), "the rows of a block are in cache since they were set to zero"
+    assert int(block[1]) > int(tile[1])
+    assert fetched.groups() == ("q_tile", block[1]), "the rows of a block are in cache since they were set to zero"
 
 
 def test_tiles_fetch_their_next_rows_from_inside_nested_sums() -> None:
