@@ -32,7 +32,7 @@ class Target:
     adds_apart: vectors are added and compared by units of their own, as many as those for multiply-adds.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
-    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
+    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). fills_l2: a line that is asked for into L2 stays out of L1. cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 
@@ -54,6 +54,7 @@ class Target:
     line_bytes: int
     rows_ahead: int
     asks_near: bool
+    fills_l2: bool
     cores: int
     block_threads: int
     block_bytes: int
@@ -182,7 +183,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "fills_l2": True, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -217,8 +218,8 @@ _NAMED: dict[str, Fields] = {
 }
 _SPLIT = frozenset({"znver4"})
 """CPUs whose units are half as wide as AVX-512's registers."""
-_WIDE = frozenset({"znver5"})
-"""CPUs that hide what loads of such vectors wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it; not known of others."""
+_INTO_L1 = frozenset({"znver1", "znver2", "znver3"})
+"""CPUs that bring lines that are asked for into L2 (prefetcht1) into L1 as well: AMD's before Zen 4 (Wang et al., "The Hitchhiker's Guide to Programming and Optimizing CXL-Based Heterogeneous Systems", arXiv 2411.02814). Measured on Zen 3, where both requests take the same time: what is asked for 16 KiB ahead pushes out what is at hand."""
 _ADDERS = frozenset({"znver3", "znver5"})
 """CPUs that take two additions (differences, minima, maxima) beside two multiply-adds in a cycle: measured. Intel's cores share one of the units; of other ones of AMD's it is not known."""
 _REQUIRED: dict[str, frozenset[str]] = {
@@ -273,7 +274,7 @@ def _host_fields() -> Fields:
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
         "adds_apart": fma and llvm.get_host_cpu_name() in _ADDERS, "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()),
-        "asks_near": vector_bytes < 64 or llvm.get_host_cpu_name() not in _WIDE, "cores": available_cores(),
+        "asks_near": _asks_near(llvm.get_host_cpu_name(), vector_bytes), "fills_l2": llvm.get_host_cpu_name() not in _INTO_L1, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -312,6 +313,11 @@ def _dot_bf16(cpu: str, has: set[str]) -> float:
 def _division(cpu: str) -> float:
     """Of vectors of 512 bits: 10 cycles with two units for multiply-adds on Intel's cores (Golden Cove), measured 6.0 multiply-adds on Zen 4 (9.0 in f64). Not known of other cores: taken for Intel's."""
     return 6.0 if cpu.startswith("znver") else 20.0
+
+
+def _asks_near(cpu: str, vector_bytes: int) -> bool:
+    """Zen 5 hides what loads of vectors of 512 bits wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it. Zen 3 has as many slots for loads and requests as for multiply-adds: four rows times 768 x 3072 take 0.55 of the time without, 2 to 64 rows of three sizes 0.8 to 1.05. Not known of others."""
+    return cpu != "znver3" and (vector_bytes < 64 or cpu != "znver5")
 
 
 def _rows_ahead(cpu: str) -> int:

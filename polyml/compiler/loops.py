@@ -75,6 +75,7 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
         line_bytes=machine.line_bytes,
         rows_ahead=machine.rows_ahead,
         asks_near=machine.asks_near,
+        fills_l2=machine.fills_l2,
         scans=options.vectorize,
         near=near_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),
         far=far_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),

@@ -8,7 +8,7 @@ import pytest
 
 import polyml
 from polyml.errors import PolymlError
-from polyml.target import Target, _cache_sizes_sysfs, _usable, available_cores, named_targets
+from polyml.target import Target, _cache_sizes_sysfs, _host_fields, _usable, available_cores, named_targets
 
 
 def test_host_is_plausible_and_stays_the_same() -> None:
@@ -114,3 +114,14 @@ def test_features_that_code_is_better_off_without() -> None:
     assert _usable("+avx2,+sse4a,-fma4", False) == "+avx2,-sse4a,-fma4"
     assert _usable("+avx512f,-sse4a", True) == "+avx512f,-sse4a,-prefer-256-bit"
     assert "+sse4a" not in Target.host().features.split(",")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "near", "fills"),
+    [("znver2", True, False), ("znver3", False, False), ("znver4", True, True), ("sapphirerapids", True, True)],
+)
+def test_what_cores_are_asked_for_ahead(cpu: str, near: bool, fills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too."""
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: cpu)
+    fields = _host_fields.__wrapped__()
+    assert (fields["asks_near"], fields["fills_l2"]) == (near, fills)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.passes.panels.pack_in_tiles import pack_in_tiles
@@ -60,7 +61,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near: Target's.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, fills_l2: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out."""
 
@@ -72,6 +73,7 @@ class LoopOptions:
     line_bytes: int = 64
     rows_ahead: int = AHEAD
     asks_near: bool = True
+    fills_l2: bool = True
     large: bool = False
     scans: bool = True
     near: frozenset[str] = frozenset()
@@ -80,7 +82,7 @@ class LoopOptions:
 
     @property
     def caches(self) -> Caches:
-        return Caches(self.l1_bytes, self.l2_bytes, self.line_bytes)
+        return Caches(self.l1_bytes, self.l2_bytes, self.line_bytes, beside=self.fills_l2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: last, when the loops read what they will read.
     Pass(
         "prefetch",
-        lambda f, o: prefetch(f, Caches(o.l1_bytes, o.l2_bytes, o.line_bytes, o.rows_ahead, o.asks_near), o.near),
+        lambda f, o: prefetch(f, replace(o.caches, ahead=o.rows_ahead, near=o.asks_near), o.near),
     ),
     Pass("prefetch_columns", lambda f, o: prefetch_columns(f, o.caches, o.near)),
     Pass("prefetch_tiles", lambda f, o: (prefetch_tiles(f, o.caches), ())),

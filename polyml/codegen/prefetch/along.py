@@ -1,6 +1,6 @@
 """A few rows of a large matrix at a time, read from end to end by one register tile after the other: each tile asks for the same rows further along.
 
-The prefetchers of some processors follow fewer streams than that, or start too late behind the end of a page. What they have brought already costs an instruction.
+The prefetchers of some processors follow fewer streams than that, or start too late behind the end of a page. What they have brought already costs an instruction. Where such requests come into L1 (Target.fills_l2), they push out what is at hand, and nothing is asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def prefetch_along(function: Function, caches: Caches) -> tuple[Function, tuple[
         for (k0..; k0 += 8) for (j0..; j0 += 64) vector for (j..) for (k = k0; k < k0 + 8; k++) t += x[k] * y[k, j]
         -> for (k0..) for (j0..) vector for (j..) for (k..) { prefetch y[k, j + 256]; t += x[k] * y[k, j]; }
     """
-    large = large_inputs(function, caches.l2) if caches.l2 else {}
+    large = large_inputs(function, caches.l2) if caches.l2 and caches.beside else {}
     return _Along(large, caches, []).within(function, least=1)
 
 

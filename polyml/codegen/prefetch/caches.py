@@ -15,10 +15,11 @@ SOME_SIZE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead). near: whether short rows that come next are (Target.asks_near)."""
+    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead). near: whether short rows that come next are (Target.asks_near). beside: whether rows that are read side by side are asked for further along (Target.fills_l2)."""
 
     l1: int
     l2: int
     line: int
     ahead: int = AHEAD
     near: bool = True
+    beside: bool = True

@@ -259,10 +259,10 @@ class _Prefetch:
 
     def with_rows_beside(self, outer: For, loops: Sequence[For]) -> For:
         """The loop with prefetches of what comes next, where the one loop inside that reads large inputs reads several rows of them side by side: more streams than some prefetchers of the hardware follow.
-        Further along rows that are long, and else of the next rows, which follow these in memory, unless the core sees them by itself."""
+        Further along rows that are long, and else of the next rows, which follow these in memory, unless the core sees them by itself. Nothing where such requests push out what is at hand."""
         readers = [(loop, self.streams(loop)) for loop in loops]
         readers = [(loop, streams) for loop, streams in readers if streams]
-        if len(readers) != 1:
+        if len(readers) != 1 or not self.caches.beside:
             return outer
         ((loop, streams),) = readers
         trips = self.trips(loop)

@@ -112,3 +112,15 @@ def test_a_core_that_sees_the_next_rows_is_not_asked_for_them() -> None:
         x, y = np.zeros(shape, "f4"), np.zeros(shape[1], "f4")
         loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
         assert ("prefetch L2 x" in loops) == expected, (shape, target.asks_near)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_core_that_brings_such_lines_into_l1_is_not_asked_for_them(rows: int) -> None:
+    """Of a product with few rows, along y and across it."""
+    across = PRODUCT.replace('y: f32["K J"]', 'y: f32["J K"]').replace("y[k, j]", "y[j, k]")
+    x, y = np.zeros((rows, 9000), "f4"), np.zeros((9000, 3000), "f4")
+    for fills_l2 in (True, False):
+        target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=2, fills_l2=fills_l2)
+        for text, weights in ((PRODUCT, y), (across, np.ascontiguousarray(y.T))):
+            loops = polyml.einsum(text, target=target, threads=1).lower(x, weights).text("loops")
+            assert ("prefetch L2 y" in loops) == fills_l2, (text, fills_l2)
