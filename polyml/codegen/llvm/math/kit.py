@@ -5,9 +5,10 @@ Operators are exact IEEE operations without fast-math flags: a recipe says itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from polyml.codegen.llvm.ir import ENTRY, Builder, Module, Type, Value, constant, type_of
+from polyml.codegen.llvm.functions.helpers import define
+from polyml.codegen.llvm.ir import Builder, Module, Type, Value, constant, type_of
 from polyml.codegen.llvm.math.operands import operand
 
 __all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "rarely", "where"]
@@ -194,18 +195,14 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
     """Calls the recipe as a function of this module, which is defined when it is first called; inlined unless it is rare."""
     type_ = args[0].type
     name = f"polyml.{recipe.__name__.strip('_')}.{type_.mangled}"
-    if name not in module.definitions:
-        module.definitions[name] = ""  # reserves the name: recipes call each other
-        parameters = [Value(type_, f"%x{k}") for k in range(len(args))]
-        inner = Builder(module, [])
-        result = recipe(*(Number(inner, parameter) for parameter in parameters))
-        inner.write(f"ret {result.value}")
-        attributes = "noinline cold" if rare else "alwaysinline"
-        if rare and type_.lanes * type_.bits >= KEPT:
-            attributes += ' "no_caller_saved_registers"'
-        header = f"define internal {type_} @{name}({', '.join(map(str, parameters))}) {attributes} nounwind"
-        body = "\n".join(str(line) for line in inner.lines)
-        module.definitions[name] = f'{header} "prefer-vector-width"="512" {{\n{ENTRY}:\n{body}\n}}'
+    attributes = "noinline cold" if rare else "alwaysinline"
+    if rare and type_.lanes * type_.bits >= KEPT:
+        attributes += ' "no_caller_saved_registers"'
+
+    def body(inner: Builder, given: Mapping[str, Value]) -> str:
+        return f"ret {recipe(*(Number(inner, parameter) for parameter in given.values())).value}"
+
+    define(module, name, type_, {f"x{k}": type_ for k in range(len(args))}, attributes, body)
     return builder.call(name, type_, args)
 
 

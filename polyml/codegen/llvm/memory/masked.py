@@ -3,9 +3,10 @@
 The alignment is an argument of its own, as up to LLVM 21; later ones, which have it beside the pointer, read that form, too. In the later form the earlier ones abort the process.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, flat
+from polyml.codegen.llvm.functions.helpers import define
+from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value
 
 HALF = 32
 """Bytes of vectors whose masked stores may be slow: those of AVX take 18 cycles on AMD's processors, ones with mask registers one."""
@@ -16,12 +17,13 @@ def masked_load(b: Builder, pointer: Value, align: int, mask: Value, others: Val
     type_, name = others.type, f"llvm.masked.load.{others.type.mangled}.p0"
     if not _is_long(b, type_, mask):
         return _read(b, name, pointer, align, mask, others)
-    parameters = {"where": pointer, "mask": mask, "others": others}
+    called = f"masked.load.{type_.mangled}.{align}"
+    parameters = {"where": pointer.type, "mask": mask.type, "others": type_}
 
-    def body(inner: Builder, given: dict[str, Value]) -> str:
+    def body(inner: Builder, given: Mapping[str, Value]) -> str:
         return f"ret {_read(inner, name, given['where'], align, given['mask'], given['others'])}"
 
-    called = _function(b, f"masked.load.{type_.mangled}.{align}", str(type_), parameters, body)
+    define(b.module, called, type_, parameters, "noinline", body)
     return b.emit(type_, f"call {type_} @{called}({pointer}, {mask}, {others})")
 
 
@@ -38,12 +40,14 @@ def masked_store(b: Builder, value: Value, pointer: Value, align: int, mask: Val
         _write(b, name, value, pointer, align, mask)
         return
 
-    def body(inner: Builder, given: dict[str, Value]) -> str:
+    called = f"masked.store.{value.type.mangled}.{align}"
+    parameters = {"value": value.type, "where": pointer.type, "mask": mask.type}
+
+    def body(inner: Builder, given: Mapping[str, Value]) -> str:
         _write(inner, name, given["value"], given["where"], align, given["mask"])
         return "ret void"
 
-    parameters = {"value": value, "where": pointer, "mask": mask}
-    called = _function(b, f"masked.store.{value.type.mangled}.{align}", "void", parameters, body)
+    define(b.module, called, "void", parameters, "noinline", body)
     b.write(f"call void @{called}({value}, {pointer}, {mask})")
 
 
@@ -74,19 +78,6 @@ def masked_scatter(b: Builder, value: Value, pointers: Value, align: int, mask: 
 def _is_long(b: Builder, type_: Type, mask: Value) -> bool:
     """Whether the access is a branch per element (Target.least_masked): as a function of its own it stands in the module once, not for each row of each block of a copy (12 s of compilation)."""
     return type_.bits < b.module.instructions.least_masked and not mask.is_constant
-
-
-def _function(
-    b: Builder, name: str, result: str, parameters: dict[str, Value], body: Callable[[Builder, dict[str, Value]], str]
-) -> str:
-    """The name of an internal function, which is written when it is first asked for. body: writes it, and gives its last instruction."""
-    if name not in b.module.definitions:
-        lines: Lines = []
-        last = body(Builder(b.module, lines), {n: Value(v.type, f"%{n}") for n, v in parameters.items()})
-        header = f"define internal {result} @{name}({', '.join(f'{v.type} %{n}' for n, v in parameters.items())})"
-        text = "\n".join(["entry:", *flat(lines), f"  {last}"])
-        b.module.definitions[name] = f'{header} noinline nounwind "prefer-vector-width"="512" {{\n{text}\n}}'
-    return name
 
 
 def zeros(type_: Type) -> Value:

@@ -8,11 +8,12 @@ A block of 16 lanes is a hundred instructions and more, four hundred with masks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from polyml.codegen.llvm.ir import POINTER, Builder, Lines, Type, Value, flat, integer, type_of
+from polyml.codegen.llvm.functions.helpers import define
+from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.memory.masked import in_pieces, masked_load, masked_store, store_leading, zeros
@@ -112,14 +113,12 @@ def _call(block: _Block, *, loads: bool) -> None:
     arguments = {name: v for name, v in values.items() if isinstance(v, Value) and not v.is_constant}
     kind = (loads, *((name, v) for name, v in values.items() if name not in arguments), *arguments)
     name = module.blocks.setdefault(kind, f"transpose.{len(module.blocks)}")
-    if name not in module.definitions:
-        lines: Lines = []
-        names: dict[str, Any] = {n: Value(v.type, f"%{n}") for n, v in arguments.items()}
-        replace(block, builder=Builder(module, lines), **names).move(loads=loads)
-        parameters = ", ".join(f"{v.type} %{n}" for n, v in arguments.items())
-        attributes = 'noinline nounwind "prefer-vector-width"="512"'
-        body = "\n".join(["entry:", *flat(lines), "  ret void"])
-        module.definitions[name] = f"define internal void @{name}({parameters}) {attributes} {{\n{body}\n}}"
+
+    def body(inner: Builder, given: Mapping[str, Any]) -> str:
+        replace(block, builder=inner, **given).move(loads=loads)
+        return "ret void"
+
+    define(module, name, "void", {n: v.type for n, v in arguments.items()}, "noinline", body)
     b.write(f"call void @{name}({', '.join(map(str, arguments.values()))})")
 
 
