@@ -12,14 +12,14 @@ from math import gcd
 
 import islpy as isl
 
-from polyml.codegen.box_bands import MARKS, BeyondBoxes, rows_of, tile_of, value_of
-from polyml.codegen.scanned import BAND_END, Choice, Code, Instance, Loop, Marked, Together, Variant
+from polyml.codegen.box_bands import BeyondBoxes, Descent, tile_of, value_of
+from polyml.codegen.scanned import Choice, Code, Instance, Loop, Together, Variant
 from polyml.codegen.size_facts import SizeFacts, facts_of
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.records import dataclass, replace
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.tree import Kind, kind_of, mark_name
+from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.scop import Statement
 from polyml.sets.affine import Affine, FloorDiv, affine, minimum, operands
 from polyml.sets.from_isl import affine_of, constraints_of
@@ -66,7 +66,7 @@ def scan_any_boxes(schedule: Schedule) -> Code | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(Descent[_Reaching, _Range]):
     schedule: Schedule
     facts: SizeFacts
 
@@ -105,34 +105,9 @@ class _Scan:
                 ends.setdefault(index, []).append(rest // -factor + 1)
         return lows, {index: self.facts.smallest(found) for index, found in ends.items()}
 
-    def below(self, node: isl.ScheduleNode, reaching: _All, depth: int, spans: _Spans, marked: bool = False) -> Code:
-        """The code of a subtree. depth: of its first loop. marked: the band's loop has a mark."""
-        kind = kind_of(node)
-        if kind == Kind.leaf:
-            if len(reaching) != 1:
-                raise BeyondBoxes
-            return self.instance(next(iter(reaching.values())))
-        if kind == Kind.band:
-            rows = node.band_get_partial_schedule()
-            indices = {name: reached.statement.indices for name, reached in reaching.items()}
-            members = [rows_of(rows.get_at(k), indices) for k in range(node.band_n_member())]
-            return self.band(node, members, reaching, depth, spans, marked)
-        if kind == Kind.mark:
-            text, child = mark_name(node), node.child(0)
-            if text.partition(":")[0] not in MARKS:
-                raise BeyondBoxes
-            above_band = kind_of(child) == Kind.band and not text.startswith("allocate")
-            return Marked(text, self.below(child, reaching, depth, spans, above_band))
-        if kind == Kind.sequence:
-            return self.sequence(node, reaching, depth, spans)
-        raise BeyondBoxes
-
-    def band(
+    def loop(
         self, node: isl.ScheduleNode, members: Sequence[Mapping[str, Affine]], reaching: _All, depth: int, spans: _Spans, marked: bool
     ) -> Code:  # fmt: skip
-        if not members:
-            body = self.below(node.child(0), reaching, depth, spans)
-            return Marked(BAND_END, body) if marked else body
         rows, iterator = members[0], f"c{depth}"
         tiles = {name: tile_of(row) for name, row in rows.items() if row.terms}
         count = max((size for _, size, _ in tiles.values()), default=1)

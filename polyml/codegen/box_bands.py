@@ -1,16 +1,21 @@
-"""What both scans of boxes (`boxes.py`, `any_boxes.py`) read off a schedule tree: bands that are indices or tiles of them, and functions of indices whose quotients are known."""
+"""What both scans of boxes (`boxes.py`, `any_boxes.py`) have in common: the way down a schedule tree, bands that are indices or tiles of them, and functions of indices whose quotients are known."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import islpy as isl
 
+from polyml.codegen.scanned import BAND_END, Code, Marked
+from polyml.schedule.tree import Kind, kind_of, mark_name
+from polyml.scop.scop import Statement
 from polyml.sets.affine import Affine, FloorDiv, affine
 from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 
-__all__ = ["MARKS", "BeyondBoxes", "rows_of", "tile_of", "value_of"]
+__all__ = ["MARKS", "BeyondBoxes", "Descent", "rows_of", "tile_of", "value_of"]
 
 MARKS = ("parallel", "vector", "jam", "unroll", "allocate")
 """Marks that say nothing about other loops than the one below."""
@@ -18,6 +23,70 @@ MARKS = ("parallel", "vector", "jam", "unroll", "allocate")
 
 class BeyondBoxes(Exception):
     """The tree has something else."""
+
+
+class Reached(Protocol):
+    """A statement on its way down, and what is known of its indices there."""
+
+    @property
+    def statement(self) -> Statement: ...
+
+
+R = TypeVar("R", bound=Reached)
+S = TypeVar("S")
+
+
+class Descent(ABC, Generic[R, S]):
+    """A scan on its way down a tree. R: what it knows of a statement; S: of an iterator's values."""
+
+    __slots__ = ()
+
+    def below(
+        self, node: isl.ScheduleNode, reaching: dict[str, R], depth: int, spans: Mapping[str, S], marked: bool = False
+    ) -> Code:
+        """The code of a subtree. depth: of its first loop. marked: the band's loop has a mark."""
+        kind = kind_of(node)
+        if kind == Kind.leaf:
+            if len(reaching) != 1:
+                raise BeyondBoxes
+            return self.instance(next(iter(reaching.values())))
+        if kind == Kind.band:
+            rows = node.band_get_partial_schedule()
+            indices = {name: reached.statement.indices for name, reached in reaching.items()}
+            members = [rows_of(rows.get_at(k), indices) for k in range(node.band_n_member())]
+            return self.band(node, members, reaching, depth, spans, marked)
+        if kind == Kind.mark:
+            text, child = mark_name(node), node.child(0)
+            if text.partition(":")[0] not in MARKS:
+                raise BeyondBoxes
+            above_band = kind_of(child) == Kind.band and not text.startswith("allocate")
+            return Marked(text, self.below(child, reaching, depth, spans, above_band))
+        if kind == Kind.sequence:
+            return self.sequence(node, reaching, depth, spans)
+        raise BeyondBoxes
+
+    def band(
+        self, node: isl.ScheduleNode, members: Sequence[Mapping[str, Affine]], reaching: dict[str, R], depth: int, spans: Mapping[str, S], marked: bool
+    ) -> Code:  # fmt: skip
+        """The loops of the members that are left of a band, outermost first."""
+        if members:
+            return self.loop(node, members, reaching, depth, spans, marked)
+        body = self.below(node.child(0), reaching, depth, spans)
+        return Marked(BAND_END, body) if marked else body
+
+    @abstractmethod
+    def loop(
+        self, node: isl.ScheduleNode, members: Sequence[Mapping[str, Affine]], reaching: dict[str, R], depth: int, spans: Mapping[str, S], marked: bool
+    ) -> Code:  # fmt: skip
+        """The same, of one member at least."""
+
+    @abstractmethod
+    def sequence(self, node: isl.ScheduleNode, reaching: dict[str, R], depth: int, spans: Mapping[str, S]) -> Code:
+        """The children one after the other."""
+
+    @abstractmethod
+    def instance(self, reached: R) -> Code:
+        """The statement where all of its indices are known."""
 
 
 def rows_of(member: isl.UnionPwAff, indices: Mapping[str, Sequence[str]]) -> dict[str, Affine]:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
-from polyml.codegen.box_bands import MARKS, BeyondBoxes, rows_of, tile_of, value_of
-from polyml.codegen.scanned import BAND_END, Choice, Code, Instance, Loop, Marked, Together, Variant
+from polyml.codegen.box_bands import BeyondBoxes, Descent, tile_of, value_of
+from polyml.codegen.scanned import Choice, Code, Instance, Loop, Together, Variant
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.records import dataclass, replace
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.tree import Kind, kind_of, mark_name
+from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.scop import Statement
 from polyml.sets.affine import Affine, affine, minimum, operands
 from polyml.sets.from_isl import affine_of
@@ -118,37 +118,12 @@ def _box(points: isl.Set) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(Descent[_Reaching, tuple[int, int]]):
     schedule: Schedule
 
-    def below(self, node: isl.ScheduleNode, reaching: _All, depth: int, spans: _Spans, marked: bool = False) -> Code:
-        """The code of a subtree. depth: of its first loop. marked: the band's loop has a mark."""
-        kind = kind_of(node)
-        if kind == Kind.leaf:
-            if len(reaching) != 1:
-                raise BeyondBoxes
-            return self.instance(next(iter(reaching.values())))
-        if kind == Kind.band:
-            rows = node.band_get_partial_schedule()
-            indices = {name: reached.statement.indices for name, reached in reaching.items()}
-            members = [rows_of(rows.get_at(k), indices) for k in range(node.band_n_member())]
-            return self.band(node, members, reaching, depth, spans, marked)
-        if kind == Kind.mark:
-            text, child = mark_name(node), node.child(0)
-            if text.partition(":")[0] not in MARKS:
-                raise BeyondBoxes
-            above_band = kind_of(child) == Kind.band and not text.startswith("allocate")
-            return Marked(text, self.below(child, reaching, depth, spans, above_band))
-        if kind == Kind.sequence:
-            return self.sequence(node, reaching, depth, spans)
-        raise BeyondBoxes
-
-    def band(
+    def loop(
         self, node: isl.ScheduleNode, members: Sequence[Mapping[str, Affine]], reaching: _All, depth: int, spans: _Spans, marked: bool
     ) -> Code:  # fmt: skip
-        if not members:
-            body = self.below(node.child(0), reaching, depth, spans)
-            return Marked(BAND_END, body) if marked else body
         rows, iterator = members[0], f"c{depth}"
         count = max((tile_of(row)[1] for row in rows.values() if row.terms), default=1)
         first, end = self.range_of(rows, reaching, count)
