@@ -32,7 +32,7 @@ REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": lambda x: libm_kernel("erf")(x.astype("d")).astype(Wide),
 }
-LIMITS_SINGLE = {"log1p": 1.7, "exp": 1.05, "log": 0.9, "sin": 1.6, "cos": 1.6, "tanh": 2.6, "sigmoid": 2.5, "erf": 1.9}
+LIMITS_SINGLE = {"log1p": 1.7, "exp": 1.05, "log": 0.9, "sin": 1.6, "cos": 1.6, "tanh": 2.6, "sigmoid": 2.6, "erf": 1.9}
 LIMITS_DOUBLE = {"log1p": 1.7, "exp": 1.1, "log": 0.9, "sin": 0.9, "cos": 0.9, "tanh": 2.7, "sigmoid": 2.5, "erf": 2.6}
 SPECIAL = [
     0.0,

@@ -132,7 +132,7 @@ def tanh(x: Number) -> Number:
 
 
 def sigmoid(x: Number) -> Number:
-    """1/(1 + e^-x) as (x < 0 ? z : 1)/(1 + z) with z = e^-abs(x). f32: 2.4 ulp."""
+    """1/(1 + e^-x) as (x < 0 ? z : 1)/(1 + z) with z = e^-abs(x). f32: 2.4 ulp, with a table of eight powers 2.6."""
     z = Number(x.builder, call(x.builder.module, x.builder, exp_accurately, ((-abs(x)).value,)))
     return where(x < 0.0, z, 1.0) / (z + 1.0)
 
