@@ -316,7 +316,7 @@ def _division(cpu: str) -> float:
 
 
 def _asks_near(cpu: str, vector_bytes: int) -> bool:
-    """Zen 5 hides what loads of vectors of 512 bits wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it. Zen 3 has as many slots for loads and requests as for multiply-adds: four rows times 768 x 3072 take 0.55 of the time without, 2 to 64 rows of three sizes 0.8 to 1.05. Not known of others."""
+    """Zen 5 hides what loads of vectors of 512 bits wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it. Zen 3 has as many slots for loads and requests as for multiply-adds: one and four rows times 768 x 3072 take 0.66 and 0.55 of the time without; of other rows and sizes, convolutions and networks no difference beyond what memory changes by. Not known of others."""
     return cpu != "znver3" and (vector_bytes < 64 or cpu != "znver5")
 
 

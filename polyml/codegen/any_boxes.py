@@ -2,7 +2,7 @@
 
 Bounds are expressions in sizes, and what is asked about them is whether one is sure to be at most another one (`size_facts.py`). What decides is how parts of a box end:
 `j < 16*floor(M/16)`, where tiles are whole, and from there on to M, where the one tile lies that is not. Within blocks of 128 the latter begins in the last block, and where that
-is said (`j_block + 127 >= M`) nothing else is left to ask. Where neither is sure the tree is left to isl, as is one that has anything else.
+is said (`j_block + 127 >= M`) nothing else is left to ask. The end of a range may be the least of several, and a range empty for some sizes. Where neither is sure the tree is left to isl, as is one that has anything else.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ from math import gcd
 
 import islpy as isl
 
-from polyml.codegen.box_bands import BeyondBoxes, Descent, tile_of, value_of
-from polyml.codegen.scanned import Choice, Code, Instance, Loop, Together, Variant
+from polyml.codegen.box_bands import BeyondBoxes, Descent, Range, tile_of
+from polyml.codegen.scanned import Choice, Code, Loop, Together
 from polyml.codegen.size_facts import SizeFacts, facts_of
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.records import dataclass, replace
-from polyml.schedule.schedule import Schedule
+from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.scop import Statement
-from polyml.sets.affine import Affine, FloorDiv, affine, minimum, operands
-from polyml.sets.from_isl import affine_of, constraints_of
+from polyml.sets.affine import Affine, FloorDiv, affine, operands
+from polyml.sets.from_isl import constraints_of
 from polyml.sets.spaces import sets_of
 
 __all__ = ["scan_any_boxes"]
 
 _OUT = isl.dim_type.out
-
-_Range = tuple[Affine, Affine]
-"""First and end. An end may be the least of several; a range may be empty for some sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,8 @@ class _Reaching:
     divisor; counts: of its iterators that count tiles; guards: what is still to be asked."""
 
     statement: Statement
-    domain: Mapping[str, _Range]
-    ranges: Mapping[str, _Range]
+    domain: Mapping[str, Range]
+    ranges: Mapping[str, Range]
     fixed: Mapping[str, Affine]
     quotients: Mapping[tuple[str, int], Affine]
     counts: Mapping[str, int]
@@ -48,7 +45,7 @@ class _Reaching:
 
 
 _All = dict[str, _Reaching]
-_Spans = Mapping[str, _Range]
+_Spans = Mapping[str, Range]
 """Of iterators."""
 
 
@@ -66,9 +63,13 @@ def scan_any_boxes(schedule: Schedule) -> Code | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan(Descent[_Reaching, _Range]):
+class _Scan(Descent[_Reaching, Range]):
     schedule: Schedule
     facts: SizeFacts
+
+    @property
+    def storage(self) -> Mapping[str, Storage]:
+        return self.schedule.storage
 
     def all_of(self, instances: isl.Set) -> _Reaching:
         statement = self.schedule.scop.statements[str(instances.get_tuple_name())]
@@ -128,39 +129,13 @@ class _Scan(Descent[_Reaching, _Range]):
         body = self.band(node, members[1:], inside, depth + 1, spans, marked)
         return Loop(iterator, first, first + 1 if once else end, 1, once, body)
 
-    def range_of(self, rows: Mapping[str, Affine], reaching: _All, count: int) -> _Range:
-        """The values that the loop has, the same for all statements but those with one value among them."""
-        found: set[_Range] = set()
-        for name, row in rows.items():
-            if row.terms:
-                index, size, tiled = tile_of(row)
-                if size != count:
-                    raise BeyondBoxes
-                found.add(self.in_tiles(reaching[name], index, size if tiled else 1))
-        constants = {row.constant for row in rows.values() if not row.terms}
-        if any(constant % count for constant in constants) or len(found) + (not found) * len(constants) != 1:
-            raise BeyondBoxes
-        if not found:
-            only = affine(constants.pop())
-            return only, only + 1
-        first, end = found.pop()
-        inside = all(self.facts.at_most(first, affine(c // count)) for c in constants)
-        if not inside or not all(
-            self.facts.at_most(affine(c // count + 1), one) for c in constants for one in operands(end, "min")
-        ):
-            raise BeyondBoxes
-        return first, end
-
-    def in_tiles(self, reached: _Reaching, index: str, size: int) -> _Range:
-        """The tiles of an index that are left."""
-        if index in reached.fixed:
-            if size > 1:
+    def range_of(self, rows: Mapping[str, Affine], reaching: Mapping[str, _Reaching], count: int) -> Range:
+        first, end = Descent.range_of(self, rows, reaching, count)
+        for place in {row.constant // count for row in rows.values() if not row.terms}:
+            among = self.facts.at_most(first, affine(place))
+            if not among or not all(self.facts.at_most(affine(place + 1), one) for one in operands(end, "min")):
                 raise BeyondBoxes
-            return reached.fixed[index], reached.fixed[index] + 1
-        first, end = reached.ranges[index]
-        if size == 1:
-            return first, end
-        return _divided(first, size), minimum(_divided(one + (size - 1), size) for one in operands(end, "min"))
+        return first, end
 
     def at(self, reached: _Reaching, row: Affine, iterator: str, value: Affine, count: int, spans: _Spans) -> _Reaching:
         """The statement in an iteration: value: in tiles of `count`."""
@@ -266,21 +241,19 @@ class _Scan(Descent[_Reaching, _Range]):
         reaches = Apply("ge", (IndexValue(first + (size - 1), i64), IndexValue(last, i64)), boolean)
         return low, last, reaches
 
-    def instance(self, reached: _Reaching) -> Code:
-        """The statement where all of its indices are known."""
-        statement, storage = reached.statement, self.schedule.storage
-        if reached.guards or len(reached.fixed) < len(statement.indices):
+    def divided(self, value: Affine, size: int) -> Affine:
+        """Quotients of quotients are one."""
+        if any(coefficient % size for name, coefficient in value.terms if isinstance(name, str) and _is_iterator(name)):
             raise BeyondBoxes
-        offsets: dict[str, tuple[Affine, ...]] = {}
-        for array in sorted(statement.touched):
-            found = storage[array].offsets.get(statement.name) if array in storage else None
-            if found is not None:
-                places = (found.get_at(k) for k in range(found.dim(_OUT)))
-                offsets[array] = tuple(
-                    value_of(affine_of(place, statement.indices), reached.fixed, reached.quotients) for place in places
-                )
-        indices = {index: reached.fixed[index] for index in statement.indices}
-        return Instance(statement, (Variant(None, indices, offsets),), reached.counts)
+        found = value // size
+        for atom, _ in found.terms:
+            match atom:
+                case FloorDiv(numerator=Affine(terms=((FloorDiv() as inner, 1),), constant=more)):
+                    whole = inner.numerator + more * inner.denominator
+                    return found.replace(atom, whole // (inner.denominator * atom.denominator))
+                case _:
+                    pass
+        return found
 
 
 def _in_order(parts: list[tuple[Expr | None, Code]]) -> Code:
@@ -308,21 +281,6 @@ def _all(conditions: Sequence[Expr]) -> Expr | None:
 
 def _together(parts: Sequence[Code]) -> Code:
     return parts[0] if len(parts) == 1 else Together(tuple(parts))
-
-
-def _divided(value: Affine, size: int) -> Affine:
-    """The quotient, rounded down; exact in iterators, and quotients of quotients are one."""
-    if any(coefficient % size for name, coefficient in value.terms if isinstance(name, str) and _is_iterator(name)):
-        raise BeyondBoxes
-    found = value // size
-    for atom, _ in found.terms:
-        match atom:
-            case FloorDiv(numerator=Affine(terms=((FloorDiv() as inner, 1),), constant=more)):
-                whole = inner.numerator + more * inner.denominator
-                return found.replace(atom, whole // (inner.denominator * atom.denominator))
-            case _:
-                pass
-    return found
 
 
 def _is_iterator(name: str) -> bool:

@@ -8,17 +8,22 @@ from typing import Generic, Protocol, TypeVar
 
 import islpy as isl
 
-from polyml.codegen.scanned import BAND_END, Code, Marked
+from polyml.codegen.scanned import BAND_END, Code, Instance, Marked, Variant
+from polyml.schedule.schedule import Storage
 from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Statement
-from polyml.sets.affine import Affine, FloorDiv, affine
+from polyml.sets.affine import Affine, FloorDiv, affine, minimum, operands
 from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 
-__all__ = ["MARKS", "BeyondBoxes", "Descent", "rows_of", "tile_of", "value_of"]
+__all__ = ["MARKS", "BeyondBoxes", "Descent", "Range", "rows_of", "tile_of", "value_of"]
 
 MARKS = ("parallel", "vector", "jam", "unroll", "allocate")
 """Marks that say nothing about other loops than the one below."""
+
+
+Range = tuple[Affine, Affine]
+"""First and end."""
 
 
 class BeyondBoxes(Exception):
@@ -26,10 +31,20 @@ class BeyondBoxes(Exception):
 
 
 class Reached(Protocol):
-    """A statement on its way down, and what is known of its indices there."""
+    """A statement on its way down: ranges (first and end) of its indices, those that have one value, quotients by index and divisor, its iterators that count tiles, and what is still to be asked."""
 
     @property
     def statement(self) -> Statement: ...
+    @property
+    def ranges(self) -> Mapping[str, Range]: ...
+    @property
+    def fixed(self) -> Mapping[str, Affine]: ...
+    @property
+    def quotients(self) -> Mapping[tuple[str, int], Affine]: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def guards(self) -> tuple[object, ...]: ...
 
 
 R = TypeVar("R", bound=Reached)
@@ -40,6 +55,11 @@ class Descent(ABC, Generic[R, S]):
     """A scan on its way down a tree. R: what it knows of a statement; S: of an iterator's values."""
 
     __slots__ = ()
+
+    @property
+    @abstractmethod
+    def storage(self) -> Mapping[str, Storage]:
+        """The schedule's, by array."""
 
     def below(
         self, node: isl.ScheduleNode, reaching: dict[str, R], depth: int, spans: Mapping[str, S], marked: bool = False
@@ -85,8 +105,53 @@ class Descent(ABC, Generic[R, S]):
         """The children one after the other."""
 
     @abstractmethod
+    def divided(self, value: Affine, size: int) -> Affine:
+        """The quotient, rounded down, where that is exact in iterators."""
+
+    def range_of(self, rows: Mapping[str, Affine], reaching: Mapping[str, R], count: int) -> Range:
+        """The values that a loop has, in tiles of `count`, the same for all statements but those with one value among them."""
+        found: set[Range] = set()
+        for name, row in rows.items():
+            if row.terms:
+                index, size, tiled = tile_of(row)
+                if size != count:
+                    raise BeyondBoxes
+                found.add(self.in_tiles(reaching[name], index, size if tiled else 1))
+        constants = {row.constant for row in rows.values() if not row.terms}
+        if any(constant % count for constant in constants) or len(found) + (not found) * len(constants) != 1:
+            raise BeyondBoxes
+        if not found:
+            only = affine(constants.pop())
+            return only, only + 1
+        return found.pop()
+
+    def in_tiles(self, reached: R, index: str, size: int) -> Range:
+        """The tiles of an index that are left."""
+        if index in reached.fixed:
+            if size > 1:
+                raise BeyondBoxes
+            return reached.fixed[index], reached.fixed[index] + 1
+        first, end = reached.ranges[index]
+        if size == 1:
+            return first, end
+        ends = (self.divided(one + (size - 1), size) for one in operands(end, "min"))
+        return self.divided(first, size), minimum(ends)
+
     def instance(self, reached: R) -> Code:
         """The statement where all of its indices are known."""
+        statement = reached.statement
+        if reached.guards or len(reached.fixed) < len(statement.indices):
+            raise BeyondBoxes
+        offsets: dict[str, tuple[Affine, ...]] = {}
+        for array in sorted(statement.touched):
+            found = self.storage[array].offsets.get(statement.name) if array in self.storage else None
+            if found is not None:
+                places = (found.get_at(k) for k in range(found.dim(isl.dim_type.out)))
+                offsets[array] = tuple(
+                    value_of(affine_of(place, statement.indices), reached.fixed, reached.quotients) for place in places
+                )
+        indices = {index: reached.fixed[index] for index in statement.indices}
+        return Instance(statement, (Variant(None, indices, offsets),), reached.counts)
 
 
 def rows_of(member: isl.UnionPwAff, indices: Mapping[str, Sequence[str]]) -> dict[str, Affine]:

@@ -11,23 +11,20 @@ from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
-from polyml.codegen.box_bands import BeyondBoxes, Descent, tile_of, value_of
-from polyml.codegen.scanned import Choice, Code, Instance, Loop, Together, Variant
+from polyml.codegen.box_bands import BeyondBoxes, Descent, Range, tile_of
+from polyml.codegen.scanned import Choice, Code, Loop, Together
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue
 from polyml.records import dataclass, replace
-from polyml.schedule.schedule import Schedule
+from polyml.schedule.schedule import Schedule, Storage
 from polyml.schedule.tree import Kind, kind_of
 from polyml.scop.scop import Statement
 from polyml.sets.affine import Affine, affine, minimum, operands
-from polyml.sets.from_isl import affine_of
 from polyml.sets.spaces import sets_of
 
 __all__ = ["scan_boxes"]
 
 _OUT, _SET = isl.dim_type.out, isl.dim_type.set
-_Range = tuple[Affine, Affine]
-"""First and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class _Reaching:
 
     statement: Statement
     domain: Mapping[str, tuple[int, int]]
-    ranges: Mapping[str, _Range]
+    ranges: Mapping[str, Range]
     fixed: Mapping[str, Affine]
     quotients: Mapping[tuple[str, int], Affine]
     counts: Mapping[str, int]
@@ -121,6 +118,10 @@ def _box(points: isl.Set) -> list[tuple[int, int]]:
 class _Scan(Descent[_Reaching, tuple[int, int]]):
     schedule: Schedule
 
+    @property
+    def storage(self) -> Mapping[str, Storage]:
+        return self.schedule.storage
+
     def loop(
         self, node: isl.ScheduleNode, members: Sequence[Mapping[str, Affine]], reaching: _All, depth: int, spans: _Spans, marked: bool
     ) -> Code:  # fmt: skip
@@ -140,23 +141,6 @@ class _Scan(Descent[_Reaching, tuple[int, int]]):
         }
         body = self.band(node, members[1:], inside, depth + 1, spans, marked)
         return Loop(iterator, first, first + 1 if degenerate else end, 1, degenerate, body)
-
-    def range_of(self, rows: Mapping[str, Affine], reaching: _All, count: int) -> _Range:
-        """The values that the loop has, the same for all statements but those with one value among them."""
-        found: set[_Range] = set()
-        for name, row in rows.items():
-            if row.terms:
-                index, size, tiled = tile_of(row)
-                if size != count:
-                    raise BeyondBoxes
-                found.add(_in_tiles(reaching[name], index, size if tiled else 1))
-        constants = {row.constant for row in rows.values() if not row.terms}
-        if any(constant % count for constant in constants) or len(found) + (not found) * len(constants) != 1:
-            raise BeyondBoxes
-        if not found:
-            only = affine(constants.pop())
-            return only, only + 1
-        return found.pop()
 
     def sequence(self, node: isl.ScheduleNode, reaching: _All, depth: int, spans: _Spans) -> Code:
         parts: list[tuple[_Guard | None, Code]] = []
@@ -178,40 +162,10 @@ class _Scan(Descent[_Reaching, tuple[int, int]]):
             parts.append((guard, self.below(child.child(0), inside, depth, here)))
         return _in_order(parts)
 
-    def instance(self, reached: _Reaching) -> Code:
-        """The statement where all of its indices are known."""
-        statement, storage = reached.statement, self.schedule.storage
-        if reached.guards or len(reached.fixed) < len(statement.indices):
+    def divided(self, value: Affine, size: int) -> Affine:
+        if any(coefficient % size for _, coefficient in value.terms):
             raise BeyondBoxes
-        offsets: dict[str, tuple[Affine, ...]] = {}
-        for array in sorted(statement.touched):
-            found = storage[array].offsets.get(statement.name) if array in storage else None
-            if found is not None:
-                places = (found.get_at(k) for k in range(found.dim(_OUT)))
-                offsets[array] = tuple(
-                    value_of(affine_of(place, statement.indices), reached.fixed, reached.quotients) for place in places
-                )
-        indices = {index: reached.fixed[index] for index in statement.indices}
-        return Instance(statement, (Variant(None, indices, offsets),), reached.counts)
-
-
-def _in_tiles(reached: _Reaching, index: str, size: int) -> _Range:
-    """The tiles of an index that are left."""
-    if index in reached.fixed:
-        if size > 1:
-            raise BeyondBoxes
-        return reached.fixed[index], reached.fixed[index] + 1
-    first, end = reached.ranges[index]
-    if size == 1:
-        return first, end
-    return _divided(first, size), minimum(_divided(one + (size - 1), size) for one in operands(end, "min"))
-
-
-def _divided(value: Affine, size: int) -> Affine:
-    """The quotient, rounded down, where that is exact in iterators."""
-    if any(coefficient % size for _, coefficient in value.terms):
-        raise BeyondBoxes
-    return value // size
+        return value // size
 
 
 def _at(
