@@ -89,12 +89,18 @@ class Target:
     @property
     def scalef(self) -> bool:
         """Whether it has AVX-512's instructions on floats (vscalef, vrange): full vectors are only used where it has (DQ and VL too)."""
-        return self.architecture == "x86_64" and self.vector_bytes >= 64
+        return self.vector_bytes >= 64 and self._has("avx512dq", "x86-64-v4")
 
     @property
     def avx2(self) -> bool:
         """Whether it has AVX2's instructions and not AVX-512's: 16 registers, a number from memory in all lanes takes an instruction of its own, and masks are vectors, under which AMD's processors store in 18 cycles."""
-        return self.architecture == "x86_64" and self.vector_bytes == 32
+        return self.vector_bytes == 32 and self._has("avx2", "x86-64-v3", "x86-64-v4")
+
+    def _has(self, feature: str, *levels: str) -> bool:
+        """Whether it is a CPU of x86 with the feature: one that says so, or of one of the levels. Vectors may be longer than those of the CPU, whose instructions then do not know them."""
+        return self.architecture == "x86_64" and (
+            f"+{feature}" in self.features.split(",") or not {self.name, self.cpu}.isdisjoint(levels)
+        )
 
     @property
     def is_cuda(self) -> bool:
@@ -104,15 +110,13 @@ class Target:
     @property
     def converts_half(self) -> bool:
         """Whether it has instructions between f16 and f32."""
-        if self.architecture == "x86_64":
-            return "+f16c" in self.features.split(",") or self.cpu in ("x86-64-v3", "x86-64-v4")
-        return self.architecture in ("aarch64", "arm64")
+        return self._has("f16c", "x86-64-v3", "x86-64-v4") or self.architecture in ("aarch64", "arm64")
 
     @property
     def least_masked(self) -> int:
         """Bits of the smallest elements whose vectors it reads and writes under a mask by one instruction: vpmaskmovd of AVX2, vmovdqu8 of AVX-512BW. For smaller ones LLVM writes a branch for each element."""
         if self.architecture == "x86_64":
-            return 8 if "+avx512bw" in self.features.split(",") or self.cpu == "x86-64-v4" else 32
+            return 8 if self._has("avx512bw", "x86-64-v4") else 32
         return 8
 
     @property

@@ -131,7 +131,7 @@ def test_large_first_calls_have_no_such_version() -> None:
 
 
 def test_strips_where_l2_holds_the_operand() -> None:
-    caches = Target("host", l1_bytes=32 << 10, l2_bytes=256 << 10)
+    caches = Target("host", vector_bytes=32, vector_registers=16, l1_bytes=32 << 10, l2_bytes=256 << 10)
     operands, out = ("ke", "aki"), "aei"
     f = polyml.einsum(program(operands, out), dynamic=True, target=caches, threads=1, verify=True)
     first = {"k": 30, "e": 40, "a": 8, "i": 100}
@@ -147,7 +147,7 @@ def test_strips_where_l2_holds_the_operand() -> None:
 
 def test_strips_of_an_operand_beyond_l2() -> None:
     """Tiles ask for the next strip's lines, and the result goes past the caches: what sizes must be for both is asked for."""
-    caches = Target("host", l1_bytes=32 << 10, l2_bytes=256 << 10)
+    caches = Target("host", vector_bytes=32, vector_registers=16, l1_bytes=32 << 10, l2_bytes=256 << 10)
     f = polyml.einsum(program(("ke", "ki"), "ei"), dynamic=True, target=caches, threads=1, verify=True)
     first = {"k": 30, "e": 40, "i": 3008}
     lowered = f.lower(*arguments(("ke", "ki"), first, "f4"))

@@ -17,8 +17,10 @@ from polyml.target import Target
 Allocator = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
 Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-CACHES = Target("host", l1_bytes=48 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20, cores=2)
-"""This machine with caches for which operands are packed into more memory than a stack has."""
+CACHES = Target(
+    "host", vector_bytes=32, vector_registers=16, l1_bytes=48 << 10, l2_bytes=1 << 20, l3_bytes=32 << 20, cores=2
+)
+"""This machine with vectors of AVX2 and caches for which operands are packed into more memory than a stack has."""
 PRODUCT = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
 GATHER = """
 def f(x: f32["N K"], w: f32["K M"], z: f32["M"]):

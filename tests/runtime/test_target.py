@@ -9,6 +9,7 @@ import pytest
 import polyml
 from polyml.errors import PolymlError
 from polyml.target import Target, _cache_sizes_sysfs, _host_fields, _usable, available_cores, named_targets
+from tests.pairs import pairwise
 
 
 def test_host_is_plausible_and_stays_the_same() -> None:
@@ -41,6 +42,38 @@ def test_fields_can_be_replaced() -> None:
     assert target.cores == 1
     assert dataclasses.replace(Target("x86-64-v3"), cores=1) == target
     assert target != Target("x86-64-v3")
+
+
+MANY_INSTRUCTIONS = """
+def f(x: f32["N K"], d: f64["N K"], h: f16["N K"], i: i8["N K"], w: f32["K M"]):
+    y[n, m] = exp(x[n, m]) + floor(x[n, K - 1 - m])
+    z[n, m] = log(abs(d[n, m])) + i[n, m] * exp(h[n, m])
+    b[n] = argmax[m](x[n, m])
+    q[n, j] = x[n, k] * w[k, j]
+    return y, z, b, q
+"""
+
+
+@pairwise(
+    ("name", ["host", *(name for name in named_targets() if not Target(name).is_cuda)]),
+    ("vector_bytes", [8, 16, 32, 64, 128]),
+)
+@pytest.mark.some(9)
+def test_vectors_may_be_longer_than_those_of_the_machine(name: str, vector_bytes: int) -> None:
+    """No instruction is asked for that a CPU has not: LLVM ends the process then."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 77)), rng.standard_normal((77, 9)).astype(np.float32)
+    arguments = (x.astype(np.float32), x, x.astype(np.float16), np.rint(x).astype(np.int8), w)
+    target = Target(name, vector_bytes=vector_bytes)
+    function = polyml.einsum(MANY_INSTRUCTIONS, target=target, threads=1)
+    assert function.lower(*arguments).text("asm")
+    if target.runs_here:
+        y, z, b, q = function(*arguments)
+        single, half = (arguments[k].astype(np.float64) for k in (0, 2))
+        np.testing.assert_allclose(y, np.exp(single) + np.floor(single[:, ::-1]), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(z, np.log(np.abs(x)) + np.rint(x) * np.exp(half), rtol=1e-2)
+        np.testing.assert_array_equal(b, single.argmax(1))
+        np.testing.assert_allclose(q, single @ w, rtol=1e-5, atol=1e-5)
 
 
 def test_foreign_target_does_not_run_here() -> None:

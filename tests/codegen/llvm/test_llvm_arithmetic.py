@@ -172,7 +172,7 @@ def test_contraction_happens_only_when_allowed() -> None:
     rounded = np.float32(third * np.float32(3)) - np.float32(1)
     fused = np.float32(float(third) * 3 - 1)
     assert rounded != fused
-    for precise, want in ((True, rounded), (False, fused)):
+    for precise, want in ((True, rounded), (False, fused if polyml.Target.host().fma else rounded)):
         for out in run_each(in_both_forms(node, 16), arrays, precise=precise):
             assert (out["y"] == want).all()
 

@@ -9,7 +9,7 @@ import polyml
 from polyml.target import Target
 from tests.pairs import pairwise
 
-SMALL = Target("host", l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
+SMALL = Target("host", vector_bytes=32, vector_registers=16, l1_bytes=4096, l2_bytes=32 * 1024, cores=2)
 """This machine with caches that do not hold operands of test sizes."""
 
 WEIGHTED = """

@@ -116,7 +116,7 @@ def heat(steps: int, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def test_fewer_steps_pay_in_three_dimensions() -> None:
     arguments = data(2, 34, 36, 70)
-    target = Target(l1_bytes=24 * 1024, l2_bytes=1024 * 1024)
+    target = Target(vector_bytes=32, vector_registers=16, l1_bytes=24 * 1024, l2_bytes=1024 * 1024)
     function = polyml.einsum(SPACE.replace("STEPS", "8"), target=target, threads=1, verify=True)
     assert "a_rows" in function.lower(*arguments).text("loops")
     fewer = polyml.einsum(SPACE.replace("STEPS", "7"), target=target, threads=1)

@@ -132,7 +132,7 @@ def test_any_size(text: str, reference: Callable[..., object], steps: tuple[int,
     for length in (64, 1, 2, 3, 9, 17, 100, 333, 511, 512, 513):
         found, want = function(*steps, *vectors(2, length)), reference(*steps, *vectors(2, length))
         for got, exact in zip(np.atleast_2d(found), np.atleast_2d(want), strict=True):
-            np.testing.assert_allclose(got, exact, rtol=1e-8, atol=1e-12)
+            np.testing.assert_allclose(got, exact, rtol=1e-8, atol=1e-11)
     assert len(function.kernels) == 1
 
 

@@ -28,8 +28,8 @@ from polyml.scop.scop import Scop
 from polyml.target import Target
 
 WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
-SMALL = Target("host", l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
-"""This machine with caches so small that blocks of one register tile appear at test sizes."""
+SMALL = Target("host", vector_bytes=32, vector_registers=16, l1_bytes=2048, l2_bytes=16 * 1024, cores=2)
+"""This machine with vectors of AVX2 and caches so small that blocks of one register tile appear at test sizes."""
 LOWER_LEFT = """
 def solve(L: f64["N N"], X: f64["N M"]):
     for i in range(N):

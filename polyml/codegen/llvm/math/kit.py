@@ -182,10 +182,11 @@ def _in_order(coefficients: Sequence[float], x: Number) -> Number:
     return total
 
 
-KEPT = 256
-"""Bits of a result from which a function out of line keeps all registers of its callers (x86; elsewhere LLVM does not know the attribute). Else whatever is in vector registers there, the sums of
+KEPT = range(256, 512 + 1)
+"""Bits of results with which a function out of line keeps all registers of its callers (x86; elsewhere LLVM does not know the attribute). Else whatever is in vector registers there, the sums of
 a register tile that are divided one by one, would have to survive in memory, and LLVM's allocator was seen to leave it there for the loops before. Not for smaller results: LLVM clears
-upper halves (vzeroupper) behind the place where it restores them, unless the result needs them."""
+upper halves (vzeroupper) behind the place where it restores them, unless the result needs them. Nor for larger ones and for lanes that are no power of two, which are returned in memory: their address comes
+back in rax, which LLVM takes for kept."""
 
 Recipe = Callable[..., Number]
 """Numbers to a Number of the first one's type."""
@@ -196,7 +197,7 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
     type_ = args[0].type
     name = f"polyml.{recipe.__name__.strip('_')}.{type_.mangled}"
     attributes = "noinline cold" if rare else "alwaysinline"
-    if rare and type_.lanes * type_.bits >= KEPT:
+    if rare and type_.lanes * type_.bits in KEPT and type_.lanes.bit_count() == 1:
         attributes += ' "no_caller_saved_registers"'
 
     def body(inner: Builder, given: Mapping[str, Value]) -> str:
