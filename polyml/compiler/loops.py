@@ -76,6 +76,7 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
         rows_ahead=machine.rows_ahead,
         asks_near=machine.asks_near,
         fills_l2=machine.fills_l2,
+        window=machine.window,
         scans=options.vectorize,
         near=near_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),
         far=far_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),

@@ -150,11 +150,18 @@ def test_features_that_code_is_better_off_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "near", "fills"),
-    [("znver2", True, False), ("znver3", False, False), ("znver4", True, True), ("sapphirerapids", True, True)],
+    ("cpu", "near", "fills", "window"),
+    [
+        ("znver2", True, False, 224),
+        ("znver3", False, False, 256),
+        ("znver4", True, True, 320),
+        ("sapphirerapids", True, True, 512),
+    ],
 )
-def test_what_cores_are_asked_for_ahead(cpu: str, near: bool, fills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too."""
+def test_what_cores_are_asked_for_ahead(
+    cpu: str, near: bool, fills: bool, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; how far cores look ahead."""
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: cpu)
     fields = _host_fields.__wrapped__()
-    assert (fields["asks_near"], fields["fills_l2"]) == (near, fills)
+    assert (fields["asks_near"], fields["fills_l2"], fields["window"]) == (near, fills, window)

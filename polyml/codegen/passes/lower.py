@@ -61,7 +61,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, fills_l2: Target's.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, fills_l2, window: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out."""
 
@@ -74,6 +74,7 @@ class LoopOptions:
     rows_ahead: int = AHEAD
     asks_near: bool = True
     fills_l2: bool = True
+    window: int = 512
     large: bool = False
     scans: bool = True
     near: frozenset[str] = frozenset()
@@ -110,7 +111,10 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when loops have been chosen for vectors, and before they are cut, since such a loop takes one vector after another.
     Pass("order_by_place", lambda f, o: (f if o.precise else order_by_place(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
-    Pass("vectorize", lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, precise=o.precise, large=o.large)),
+    Pass(
+        "vectorize",
+        lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, window=o.window, precise=o.precise, large=o.large),
+    ),
     # Ordering: when loops are loops of vectors.
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),

@@ -35,7 +35,7 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False,
     if where.stride == 0 and lanes.mask is None:
         b.write(f"store {b.extract(value, lanes.width - 1)}, {where.pointer}, align {align}")
     elif where.stride == 1:
-        whole = streaming and (aligned or _is_aligned(state, where, variable.dtype.itemsize * lanes.width))
+        whole = streaming and (aligned or _is_aligned(state, where, _stored_at_once(state, where)))
         _store_contiguous(state, where, where.pointer, value, whole)
     elif where.stride == -1:
         first = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
@@ -107,7 +107,7 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
             mask = lanes.mask if value.type.element in _STORED_WHOLE else _unforeseen(state, lanes.mask)
         masked_store(b, value, pointer, variable.dtype.alignment, mask)
         return
-    whole = variable.dtype.itemsize * lanes.width
+    whole = _stored_at_once(state, where)
     if streaming:
         state.streams = True
         b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
@@ -141,6 +141,11 @@ def _store_first(state: State, pointer: Value, value: Value, count: Value, align
             value = b.emit(low.type, f"phi {low.type} [{low.text}, %{before}], [{high.text}, %{piece}]")
             pointer = b.emit(POINTER, f"phi {POINTER} [{pointer.text}, %{before}], [{behind.text}, %{piece}]")
         width = half
+
+
+def _stored_at_once(state: State, where: Access) -> int:
+    """Bytes of a whole vector that one instruction stores."""
+    return min(where.slot.variable.dtype.itemsize * state.width, state.builder.module.instructions.register_bytes)
 
 
 def _is_aligned(state: State, where: Access, size: int) -> bool:

@@ -7,6 +7,7 @@ from math import prod
 
 from polyml.codegen.loops import Allocate, For, If, Node
 from polyml.codegen.passes.unrolling.jam import jam
+from polyml.codegen.passes.vectors.in_turn import IN_TURN, is_long
 from polyml.codegen.passes.vectors.privatize import Accumulators, Partial, private_body
 from polyml.codegen.passes.vectors.streams import Leads
 from polyml.codegen.ranges import Ranges
@@ -28,7 +29,7 @@ _STRIP = 32
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
     """Width and number of vectors of one loop, and its parts as ends of ranges: masked until `start`, main until `middle`, single vectors until `end`,
-    then masked."""
+    then masked. in_turn: the main loop's vectors are the parts of one that is as long as all of them."""
 
     width: int
     vectors: int
@@ -39,15 +40,20 @@ class VectorPlan:
     has_single: bool
     has_tail: bool
     has_head: bool = False
+    in_turn: bool = False
 
 
-def plan_parts(loop: For, ranges: Ranges, width: int, *, leads: Leads, vector_bytes: int, sums: int) -> VectorPlan:
-    """How the loop is cut. leads: what is known of where rows begin. sums: of results that all lanes share."""
+def plan_parts(
+    loop: For, ranges: Ranges, width: int, *, leads: Leads, vector_bytes: int, sums: int, window: int = 0
+) -> VectorPlan:
+    """How the loop is cut. leads: what is known of where rows begin. sums: of results that all lanes share. window: Target's; 0: vectors are taken one after the other."""
+    in_turn = not sums and loop.factor == 1 and is_long(loop, window)
     span = loop.upper - loop.lower
     trips = ranges.constant(span)
     # Copies of a jammed loop around have accumulators of their own.
     copies = prod(outer.factor for outer in ranges.loops if outer.kind == "jam")
-    vectors = max(loop.factor, -(-_INDEPENDENT // copies) if sums and not _has_loops(loop.body) else 1)
+    least = IN_TURN if in_turn else loop.factor
+    vectors = max(least, -(-_INDEPENDENT // copies) if sums and not _has_loops(loop.body) else 1)
     if trips is None and not sums and not _has_loops(loop.body):
         most = ranges.highest(span)
         vectors = 1 if most is not None and most < _STRIP * width else vectors
@@ -58,21 +64,24 @@ def plan_parts(loop: For, ranges: Ranges, width: int, *, leads: Leads, vector_by
             start = minimum([start, loop.upper])
         whole = loop.upper - start
         middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
-        return VectorPlan(width, vectors, start, middle, end, True, vectors > 1, True, True)
+        return VectorPlan(width, vectors, start, middle, end, True, vectors > 1, True, True, in_turn)
     if trips is None:
         low = ranges.lowest(span)
         span = span if low is not None and low >= 0 else maximum([span, affine(0)])
         middle = loop.lower + span // (vectors * width) * (vectors * width)
         end = loop.lower + span // width * width
         many = vectors > 1
-        return VectorPlan(width, vectors, loop.lower, middle if many else loop.lower, end, many, True, True)
+        return VectorPlan(
+            width, vectors, loop.lower, middle if many else loop.lower, end, many, True, True, in_turn=in_turn
+        )
     if trips < width:
         width = max(2, 1 << (trips - 1).bit_length())
     vectors = max(1, min(vectors, trips // width))
     middle = loop.lower + trips // (vectors * width) * (vectors * width)
     end = loop.lower + trips // width * width
     main = trips >= vectors * width
-    return VectorPlan(width, vectors, loop.lower, middle, end, main, trips // width % vectors > 0, trips % width > 0)
+    single = trips // width % vectors > 0
+    return VectorPlan(width, vectors, loop.lower, middle, end, main, single, trips % width > 0, in_turn=in_turn)
 
 
 def loops_of(
@@ -98,7 +107,12 @@ def loops_of(
         before = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
         yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=before), loop.lower)
     start = plan.start
-    if plan.has_main:
+    if plan.has_main and plan.in_turn:
+        whole = plan.vectors * width
+        copies = jam(with_lanes(body, whole), loop.variable, [affine(loop.variable)], taken=taken)
+        yield replace(shape, lower=start, upper=plan.middle, step=whole, width=whole, body=copies)
+        start = plan.middle
+    elif plan.has_main:
         values = [affine(loop.variable) + u * width for u in range(plan.vectors)]
         copies = jam(body, loop.variable, values, taken=taken, names=accumulators.names)
         yield replace(shape, lower=start, upper=plan.middle, step=plan.vectors * width, body=copies)

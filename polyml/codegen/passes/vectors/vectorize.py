@@ -41,7 +41,7 @@ _ROWS = 16
 
 
 def vectorize(
-    function: Function, *, vector_bytes: int, precise: bool = False, large: bool = False
+    function: Function, *, vector_bytes: int, window: int = 0, precise: bool = False, large: bool = False
 ) -> tuple[Function, tuple[Note, ...]]:
     """The function with its vector loops carried out: their width is `vector_bytes` over the size of the widest element that a lane computes with.
 
@@ -49,7 +49,7 @@ def vectorize(
     is sequential.
 
     Args:
-        vector_bytes: of one vector register, a power of two.
+        vector_bytes: of one vector register, a power of two. window: Target's; 0: vectors are never taken in turn.
         precise: floating-point sums and products keep their order, so that they cannot have lanes.
         large: what codegen/passes/large.py asks for holds.
     """
@@ -58,7 +58,7 @@ def vectorize(
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
     made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
     variables = {v.name: v for v in (*function.arguments, *made)}
-    pass_ = _Vectorize(vector_bytes, precise, taken, leads_, variables)
+    pass_ = _Vectorize(vector_bytes, window, precise, taken, leads_, variables)
     body = pass_.body(function.body, outside(function))
     if body is function.body:
         return function, tuple(pass_.notes)
@@ -78,9 +78,16 @@ def _scratch(nodes: tuple[Node, ...]) -> dict[str, Variable]:
 
 class _Vectorize:
     def __init__(
-        self, vector_bytes: int, precise: bool, taken: set[str], leads: Leads, variables: dict[str, Variable]
+        self,
+        vector_bytes: int,
+        window: int,
+        precise: bool,
+        taken: set[str],
+        leads: Leads,
+        variables: dict[str, Variable],
     ) -> None:
         self.vector_bytes = vector_bytes
+        self.window = window
         self.precise = precise
         self.taken = taken
         self.leads = leads
@@ -223,6 +230,7 @@ class _Vectorize:
         accumulators = Accumulators.make(partials, plan.width, count, self.taken)
         parts = tuple(loops_of(plan, loop, partials, accumulators, leads=self.leads, taken=self.taken))
         about = f"{plan.width} lanes" + (f", {counted(plan.vectors, 'vector')} at once" if plan.has_main else "")
+        about += ", in turn" if plan.in_turn else ""
         about += f", reduces {', '.join(str(p.target) for p in partials)} in lanes" if partials else ""
         self.notes.append(Note("vector", _subject(loop), about))
         return accumulators.around(parts, self.taken)
@@ -318,7 +326,9 @@ class _Vectorize:
         return bool(shared_targets(loop, inner, precise=self.precise, vector_bytes=self.vector_bytes))
 
     def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> VectorPlan:
-        return plan_parts(loop, ranges, width, leads=self.leads, vector_bytes=self.vector_bytes, sums=sums)
+        return plan_parts(
+            loop, ranges, width, leads=self.leads, vector_bytes=self.vector_bytes, sums=sums, window=self.window
+        )
 
 
 def _subject(loop: For) -> str:
