@@ -6,7 +6,7 @@ Text is what llvmlite parses anyway, and an f-string is several times cheaper to
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
@@ -86,6 +86,9 @@ class Type:
         """Integers of the same size and lanes."""
         return type_of(f"i{self.bits}", self.lanes)
 
+
+_SHUFFLED = 128
+"""Bits within which a shuffle of two registers picks lanes by one instruction, on x86 and ARM."""
 
 _ELEMENTS = {"f32": "float", "f64": "double", "bool": "i1", "c64": "c64", "c128": "c128"}
 
@@ -240,10 +243,11 @@ class Builder:
 
     flags: the fast-math flags of additions and multiplications ("contract " or "").
     known: values computed in the current block that may be used again there, by what they are (loads, splats).
+    in_place: lanes of parts of complex numbers stand in the order in which shuffles within 16 bytes bring them (memory/parts_in_place.py).
     depth: of the deepest nest of loops written so far at the current level. keeps: whether registers keep their values across one of these loops.
     """
 
-    __slots__ = ("_counter", "block", "depth", "flags", "keeps", "known", "lines", "module")
+    __slots__ = ("_counter", "block", "depth", "flags", "in_place", "keeps", "known", "lines", "module")
 
     def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = ENTRY) -> None:
         self.module = module
@@ -251,6 +255,7 @@ class Builder:
         self.flags = flags
         self.block = block
         self.known: dict[object, Value] = {}
+        self.in_place = False
         self.depth = 0
         self.keeps = False
         self._counter = 0
@@ -389,7 +394,7 @@ class Builder:
         """The first (0) or second (1) of each lane's pair."""
         if a.lanes == 1:
             return self.emit(a.type.part, f"extractelement {a}, i64 {part}")
-        return self._shuffle(a, [2 * lane + part for lane in range(a.lanes)], None, a.type.part)
+        return self._shuffle(a, [2 * lane + part for lane in self._lanes_of_parts(a.type.part)], None, a.type.part)
 
     def paired(self, first: Value, second: Value, element: str) -> Value:
         """The pairs of two values with the same lanes."""
@@ -397,8 +402,19 @@ class Builder:
         if first.lanes == 1:
             begun = self.emit(to, f"insertelement {to} poison, {first}, i64 0")
             return self.emit(to, f"insertelement {begun}, {second}, i64 1")
-        order = [lane + part * first.lanes for lane in range(first.lanes) for part in (0, 1)]
+        places = self._lanes_of_parts(first.type)
+        order = [place + part * first.lanes for place in sorted(places, key=places.__getitem__) for part in (0, 1)]
         return self._shuffle(first, order, second, to)
+
+    def _lanes_of_parts(self, type_: Type) -> Sequence[int]:
+        """Of each lane of a value of parts, which pair it is part of."""
+        size = min(type_.lanes, 8 * self.module.instructions.register_bytes // type_.bits)
+        share = _SHUFFLED // type_.bits // 2
+        if not self.in_place or size * type_.bits <= _SHUFFLED:
+            return range(type_.lanes)
+        firsts = (start + half for start in range(0, size // 2, share) for half in (0, size // 2))
+        order = [first + k for first in firsts for k in range(share)]
+        return [first + k for first in range(0, type_.lanes, size) for k in order]
 
     def twice(self, mask: Value) -> Value:
         """A mask of lanes as one of the elements of pairs; one bit for all lanes as it is."""

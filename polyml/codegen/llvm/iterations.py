@@ -10,6 +10,7 @@ from polyml.codegen.llvm.ir import INDEX, Lines, Value, integer
 from polyml.codegen.llvm.masks import lanes_before, leading_lanes
 from polyml.codegen.llvm.memory.access import access
 from polyml.codegen.llvm.memory.addresses import Level
+from polyml.codegen.llvm.memory.parts_in_place import has_parts_in_place
 from polyml.codegen.llvm.memory.phases import phases_of, written_phases
 from polyml.codegen.llvm.state import Lanes, State
 from polyml.codegen.loops import For, Lead, Node
@@ -50,6 +51,7 @@ def inside_loop(
         mask = lanes_before(state, node, upper) if node.masked else None
         count = None if mask is None else leading_lanes(state, node, current, upper)
         lanes = Lanes(node.variable, node.width, mask, leading=count)
+        b.in_place = mask is None and has_parts_in_place(state, node)
         state.phases, state.written = phases_of(node, state.flat), written_phases(node, state.flat)
     elif ragged is not None:
         position = b.splat(current, ragged[0].lanes)
@@ -60,6 +62,7 @@ def inside_loop(
         if state.hope is not None:
             state.hope.end_round()
     b.known = {}
+    b.in_place = b.in_place and node.kind != "vector"
     nest.levels.pop()
     for name in (node.variable, *(lead.name for lead in rows)):
         del nest.variables[name]

@@ -1,0 +1,63 @@
+"""Vector loops over complex numbers alone, whose real and imaginary parts are taken apart and put together within 16 bytes.
+
+Parts in the order of memory take two shuffles a vector, of which one moves lanes between halves of a register; what stays within 16 bytes takes one. Lanes then stand in another order, the same one in all values of
+the loop: nothing sees it where all that is read and written is complex, side by side, or the same for all lanes. Of four c128 (A and B are registers in memory):
+
+    A = r0 i0 r1 i1, B = r2 i2 r3 i3  ->  real parts r0 r2 r1 r3 (vunpcklpd), imaginary ones i0 i2 i1 i3 (vunpckhpd)
+"""
+
+from __future__ import annotations
+
+from polyml.codegen.llvm.state import State
+from polyml.codegen.loops import Allocate, Assign, For, Place
+from polyml.codegen.rewrite import walk_nodes
+from polyml.expressions import IndexValue, Read, Subscript, walk
+from polyml.sets.affine import Affine
+
+__all__ = ["has_parts_in_place"]
+
+
+def has_parts_in_place(state: State, loop: For) -> bool:
+    """Whether the order of the lanes in the vector loop is nobody's business, and complex numbers are read or written by it."""
+    steps = list(walk_nodes(loop.body))
+    own = {step.variable.name for step in steps if isinstance(step, Allocate) and step.variable.scope == "register"}
+    for step in steps:
+        match step:
+            case Allocate() if step.variable.name in own:
+                pass
+            case Assign(reduction=None, scan=None, across=False, target=Place(variable=name, subscripts=subscripts)):
+                if name not in own and not _is_row(state, name, subscripts, loop.variable):
+                    return False
+                for part in walk(step.value):
+                    if isinstance(part, IndexValue) and loop.variable in part.affine.variables():
+                        return False
+                    if isinstance(part, Read) and not (
+                        part.tensor in own
+                        or _is_same(part.subscripts, loop.variable)
+                        or _is_row(state, part.tensor, part.subscripts, loop.variable)
+                    ):
+                        return False
+            case _:
+                return False
+    return any(isinstance(step, Assign) and step.target.variable not in own for step in steps)
+
+
+def _is_same(subscripts: tuple[Subscript, ...], variable: str) -> bool:
+    """Whether all lanes read one element."""
+    return all(isinstance(s, Affine) and s.stride(variable) == 0 for s in subscripts)
+
+
+def _is_row(state: State, name: str, subscripts: tuple[Subscript, ...], variable: str) -> bool:
+    """Whether lanes have complex numbers side by side."""
+    slot = state.slots.get(name)
+    if (
+        slot is None
+        or not slot.variable.dtype.is_complex
+        or slot.variable.scope == "register"
+        or slot.variable.lanes > 1
+    ):
+        return False
+    strides = [s.stride(variable) if isinstance(s, Affine) else None for s in subscripts]
+    return (
+        bool(strides) and slot.strides[-1] == 1 and strides[-1] == 1 and not any(strides[:-1]) and None not in strides
+    )
