@@ -18,6 +18,7 @@ from polyml.codegen.passes.vectors.boundaries import cut_interior, depends_on, o
 from polyml.codegen.passes.vectors.check import NotVectorizable, check_lanes, lane_dtypes
 from polyml.codegen.passes.vectors.overlap import clamped_tiles, overlapping_starts, overlapping_tiles, settled
 from polyml.codegen.passes.vectors.parts import VectorPlan, loops_of, plan_parts, with_lanes
+from polyml.codegen.passes.vectors.places import counted_steps, counts_steps
 from polyml.codegen.passes.vectors.privatize import Accumulators, shared_targets
 from polyml.codegen.passes.vectors.ragged_sums import has_long_sums, held
 from polyml.codegen.passes.vectors.streams import Leads
@@ -205,8 +206,8 @@ class _Vectorize:
         width = self.vector_bytes // widest
         return min(width, _ROWS) if _copied_row(loop) is not None else width
 
-    def vector_loop(self, loop: For, ranges: Ranges) -> tuple[Node, ...]:
-        """The loops that replace `loop`, in lanes."""
+    def vector_loop(self, loop: For, ranges: Ranges, *, counts: bool = True) -> tuple[Node, ...]:
+        """The loops that replace `loop`, in lanes. counts: whether places of extrema may be counted in steps."""
         inner = ranges.enter(loop)
         partials = shared_targets(loop, inner, precise=self.precise, vector_bytes=self.vector_bytes)
         check_lanes(loop, partials)
@@ -220,6 +221,13 @@ class _Vectorize:
         if taps:
             return taps
         plan = self.plan(loop, ranges, self.width(loop), sums=len(partials))
+        if counts and counts_steps(loop, plan, partials):
+            main = counted_steps(loop, plan, partials[0], self.taken)
+            rest = replace(loop, lower=plan.middle)
+            about = f"{plan.width} lanes, {counted(plan.vectors, 'vector')} at once, places of {partials[0].dtype.bits} bits"
+            self.notes.append(Note("vector", _subject(loop), about))
+            none_left = not (plan.has_single or plan.has_tail)
+            return (main,) if none_left else (main, *self.vector_loop(rest, ranges, counts=False))
         clamped = () if partials else self.clamped(loop, plan, ranges)
         if clamped:
             return clamped
