@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import combinations
 
 from polyml.graph.builder.state import identifier
-from polyml.graph.fusion_cost import bytes_saved, swept_bytes, tiles_worth
+from polyml.graph.fusion_cost import bytes_saved, large_bytes, swept_bytes, tiles_worth
 from polyml.graph.ir import Check, Equation, Graph, Loop, Tensor
 from polyml.graph.profiles import Profile, memory_of, profiles
 from polyml.graph.prologues import join_makers, move_prologues
@@ -107,6 +107,11 @@ class _Chooser:
             for k, found in enumerate(self.profiles)
         ]
         """Per op, bytes of a matrix that it reads once, in order, and waits for."""
+        self.passed = [
+            0 if k in self.loops else max((large_bytes(p, self.tensors, cache_bytes) for p in found), default=0)
+            for k, found in enumerate(self.profiles)
+        ]
+        """Per op, bytes of the largest tensor that it goes through element by element and that no cache holds."""
         self.touched = [self.in_memory((*read_names(op), *(t.name for t in results_of(op)))) for op in ops]
         self.made = [self.in_memory(t.name for t in results_of(op)) - self.in_memory(read_names(op)) for op in ops]
         self.users: dict[str, set[int]] = {}
@@ -216,7 +221,7 @@ class _Chooser:
         if self.heavy(a) and self.heavy(b):
             least = max(2 * self.cache_bytes, tiles_worth(p for k in a | b for p in self.profiles[k]))
             found = 0 if found < least else found
-        elif found < min(sum(self.swept[k] for k in group) for group in (a, b)) // _SWEPT_GAIN:
+        elif any(self.swept[k] for k in a | b) and found < min(map(self.waits, (a, b))) // _SWEPT_GAIN:
             found = 0
         if (a | b) & self.loops:
             found = max(found, self.fills(a, b), self.fills(b, a))
@@ -230,6 +235,10 @@ class _Chooser:
         alone = len(a) == 1 and not any(read_names(self.ops[k]) for k in a)
         inside = alone and all(self.users[name] <= a | b and name not in self.kept for name in names)
         return sum(self.bytes[name] for name in names) if inside else 0
+
+    def waits(self, group: _Group) -> int:
+        """Bytes of large tensors that the group waits for."""
+        return sum(max(self.swept[k], self.passed[k]) for k in group)
 
     def heavy(self, group: _Group) -> bool:
         return any(p.heavy for k in group for p in self.profiles[k])

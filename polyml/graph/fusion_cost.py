@@ -20,13 +20,19 @@ from polyml.graph.traverse import estimated_bytes
 from polyml.records import dataclass
 from polyml.sets.shapes import is_known
 
-__all__ = ["bytes_saved", "swept_bytes", "tiles_worth"]
+__all__ = ["bytes_saved", "large_bytes", "swept_bytes", "tiles_worth"]
 
 _L1_SHARE = 32
 """L2 is about so many times as large as L1."""
 
 _STREAMED = 8
 """What a contraction fetches again for each block of slices may be so many times as large as L2: L3 delivers it while the rows of a register tile use it."""
+
+_STRIP = 128
+"""Bytes of a row that a walk down columns takes, about: four vectors, or two of 64 bytes."""
+
+_WAY = 1 << 16
+"""Bytes that lie in different places of a cache, whatever they are: L2 over the number of its ways, which is 64 KB or 128."""
 
 _NEARER = 4
 """How many times faster the last level of caches delivers bytes than memory does."""
@@ -70,7 +76,9 @@ def bytes_saved(
         shared = frozenset() if gathered else _shared_classes(name, touching, outer)
         extent = prod(_class_extent(c, touching[0], outer) for c in shared)
         size = estimated_bytes(tensors[name])
-        fits = size <= cache_bytes // 2 * max(extent, 1)
+        fits = size <= cache_bytes // 2 * max(extent, 1) and _holds_strips(
+            name, shared, touching, outer, tensors, cache_bytes
+        )
         most = size * sum(touched == name for p in touching for touched, _ in dict.fromkeys(p.accesses))
         fits = fits and all(map(_Slices(name, shared, outer, tensors, cache_bytes, most).suit, touching))
         # Sizes that stay symbolic count as large: small ones have a version of their own.
@@ -96,10 +104,16 @@ def swept_bytes(p: Profile, tensors: dict[str, Tensor], cache_bytes: int) -> int
     if p.heavy or not reduced or len(large) != 1 or p.write[0] in large or not p.write[1]:
         return 0
     (name,) = large
-    dimensions = [d for accessed, d in p.accesses if accessed == name]
+    dimensions = list(dict.fromkeys(d for accessed, d in p.accesses if accessed == name))
     lanes = p.write[1][-1]
     along = len(dimensions) == 1 and lanes is not None and dimensions[0][-1] == lanes
     return estimated_bytes(tensors[name]) if along and set(reduced) <= set(dimensions[0]) else 0
+
+
+def large_bytes(p: Profile, tensors: dict[str, Tensor], cache_bytes: int) -> int:
+    """Of the largest operand or result, if any, that an elementwise equation goes through and that no cache of `cache_bytes` holds."""
+    sizes = [estimated_bytes(tensors[name]) for name in p.touched]
+    return 0 if p.heavy or p.equation.reduced else max((size for size in sizes if size > cache_bytes), default=0)
 
 
 def _outer_classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, str]]:
@@ -131,6 +145,32 @@ def _classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, st
 
 def _class_extent(c: tuple[str, str], p: Profile, outer: dict[tuple[str, str], tuple[str, str]]) -> int:
     return next(n for i, n in p.extents.items() if outer.get((p.result, i)) == c)
+
+
+def _holds_strips(
+    name: str,
+    shared: Set[tuple[str, str]],
+    touching: Sequence[Profile],
+    outer: dict[tuple[str, str], tuple[str, str]],
+    tensors: dict[str, Tensor],
+    cache_bytes: int,
+) -> bool:
+    """Whether the cache holds a slice of the tensor where slices are columns that are summed up: of each row they have the lines of a few vectors, and lines that lie a power of two apart meet in few places of the cache. Each
+    sum by itself reads rows in order (schedule/blocking/in_order.py), which recurrences and contractions do or do not by rules of their own."""
+    tensor = tensors[name]
+    if not is_known(tensor.shape) or len(tensor.shape) < 2 or not any(p.equation.reduced for p in touching):
+        return True
+    if any(p.heavy or p.serial - set(p.equation.reduced) for p in touching):
+        return True
+    p, dimensions = next((p, d) for p in touching for accessed, d in p.accesses if accessed == name)
+    sliced = [i is not None and outer.get((p.result, i)) in shared for i in dimensions]
+    extents = [extent.constant for extent in tensor.shape]
+    half, size = cache_bytes // 2, tensor.dtype.itemsize
+    whole = prod(extent for extent, cut in zip(extents[:-1], sliced, strict=False) if not cut)
+    if not sliced[-1] or size * extents[-1] * whole <= half:
+        return True
+    row = size * extents[-1]
+    return whole * max(_STRIP, min(row & -row, _WAY)) <= half
 
 
 def _shared_classes(

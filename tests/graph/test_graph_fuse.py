@@ -294,6 +294,27 @@ class EveryPair(fusion._Chooser):
         return [(k, t.name) for k, op in enumerate(self.ops) for t in results_of(op)]
 
 
+BATCH_NORM = """
+    x: f32[{rows}, {columns}]
+    m[k] = sum[n](x[n, k])
+    v[k] = sum[n]((x[n, k] - m[k]) ** 2)
+    y[n, k] = (x[n, k] - m[k]) / sqrt(v[k] + 1e-5)
+    return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "regions"),
+    [(1000, 777, 1), (4096, 1024, 3), (512, 1024, 3), (20000, 64, 3), (20000, 65, 3), (100, 64, 1), (4000, 1001, 3)],
+)
+def test_columns_are_swept_together_where_the_cache_holds_their_lines(rows: int, columns: int, regions: int) -> None:
+    """A column has a line of each row, and those of rows that are whole pages meet in a few places of the cache."""
+    g = rewrite(graph(BATCH_NORM.format(rows=rows, columns=columns)))
+    found = fuse(g, cache_bytes=1 << 19)
+    check_well_formed(g, found)
+    assert len(found) == regions, names(found)
+
+
 @pytest.mark.parametrize("cache_bytes", [1 << 8, 1 << 14])
 def test_the_pair_that_gains_most_is_found_without_a_look_at_all(
     cache_bytes: int, monkeypatch: pytest.MonkeyPatch
