@@ -40,6 +40,21 @@ def test_what_stays_in_cache_is_not() -> None:
     assert kept(Target("x86-64-v4", l3_bytes=0)) == 1 << 20
 
 
+def test_rows_that_are_no_whole_lines_where_vectors_are_parts_of_them() -> None:
+    """Short ones leave through the caches: both ends of each are halves of lines, if vectors are."""
+    text = 'def f(x: f32["N K"]):\n    m[n] = sum[k](x[n, k])\n    y[n, k] = x[n, k] / m[n]\n    return y\n'
+    for name, columns, expected in (
+        ("x86-64-v3", 203, False),
+        ("x86-64-v3", 208, True),
+        ("x86-64-v3", 2001, False),
+        ("x86-64-v3", 2501, True),
+        ("x86-64-v4", 203, True),
+    ):
+        stages = polyml.einsum(text, target=Target(name)).lower(np.ones((4000, columns), np.float32)).stages
+        found = any(region.schedule.streamed for region in stages.regions)
+        assert found == expected, (name, columns)
+
+
 def test_what_a_later_region_reads_is_when_it_is_much_larger() -> None:
     program = polyml.einsum('def f(x: f32["N N"]):\n    y[i, j] = 2 * x[i, j]\n    return y\n', target=TARGET)
     for size, expected in ((129, frozenset()), (360, frozenset()), (363, frozenset("y"))):

@@ -29,6 +29,9 @@ __all__ = ["Leads", "flat_element", "is_zero"]
 LONG = 16
 """A row of fewer vectors than this is not worth a first one under a mask, for streaming stores."""
 
+LONG_STRIP = 128
+"""The same for strips that end where a row does, of which each has ends of its own."""
+
 LONG_IN_CACHE = 4
 """The same for what comes from a cache."""
 
@@ -70,7 +73,10 @@ class Leads:
         trips = ranges.constant(loop.upper - loop.lower)
         long = None if trips is not None or not self.large else self._long(loop, ranges, width)
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
-        if not (long is not None or (trips is not None and trips >= LONG * width)) or not _streamed(loop.body):
+        # Of strips all but the last one are as long as the longest.
+        most = ranges.highest(loop.upper - loop.lower) if trips is None else trips
+        least = LONG * width if trips is not None else LONG_STRIP * width
+        if not (long is not None or (most is not None and most >= least)) or not _streamed(loop.body):
             if sums:
                 # Lanes of several registers are combined together (llvm/reductions/across.py), those of eight bytes not by halves: their order would be the address's.
                 apart = sums == 1 or vector_bytes <= 4 * width

@@ -425,3 +425,13 @@ def f(T: int, A: f64["N N N"], B: f64["N N N"]):
 """
     grids = np.random.default_rng(1).random((2, 80, 80, 80))
     assert "prefetch" not in pm.einsum(text, threads=1).lower(3, *grids).text("loops")
+
+
+def test_strips_of_which_the_last_one_is_short() -> None:
+    """Elementwise results of any length leave past the caches."""
+    target = pm.Target("x86-64-v3", l2_bytes=512 * 1024)
+    f = pm.einsum('def f(x: f32["N K"]):\n    y[n, k] = 2 * x[n, k]\n    return y', target=target)
+    x = np.random.default_rng(0).standard_normal((1500, 1001)).astype("f")
+    assert "vmovntps" in f.lower(x).text("asm")
+    if target.runs_here:
+        np.testing.assert_array_equal(f(x), 2 * x)
