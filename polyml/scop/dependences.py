@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import islpy as isl
 
+from polyml.expressions import Subscript
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Access, Scop, Statement
+from polyml.scop.shared_indices import Range, SharedIndices, Times, ranges_of, shared_indices, times_of
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import maps_of, parameters_text
 from polyml.shown import Shown
@@ -54,12 +56,14 @@ class Dependences(Shown):
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """One access of one statement. `own`: the element that an update combines into."""
+    """One access of one statement. own: the element that an update combines into. guarded: a read under conditions."""
 
     statement: Statement
+    subscripts: tuple[Subscript, ...]
     relation: isl.UnionMap
     exact: bool
     own: bool
+    guarded: bool
 
 
 class Analysis:
@@ -127,6 +131,9 @@ class _Collected:
         self.order = {name: k for k, name in enumerate(scop.statements)}
         self._written = {str(m.get_tuple_name(isl.dim_type.in_)): m for m in maps_of(scop.initial)}
         self._times: dict[str, isl.Map] = {}
+        self._numbers: dict[str, Times | None] = {}
+        self._ranges: dict[str, tuple[Range | None, ...]] = {}
+        self._dataflows: dict[int, _Dataflow] = {}
         self.flow: list[isl.UnionMap] = []
         self.anti: list[isl.UnionMap] = []
         self.output: list[isl.UnionMap] = []
@@ -161,39 +168,57 @@ class _Collected:
 
     def values(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
         """Flow."""
-        must = _union([w.relation for w in writes if w.exact])
-        may = _union([w.relation for w in writes if not w.exact])
-        times = self.initial({r.statement.name for r in (*reads, *writes)})
+        flow = self.dataflow(reads, writes)
         for read in reads:
-            access = isl.UnionAccessInfo.from_sink(read.relation).set_must_source(must).set_may_source(may)
-            result = access.set_schedule_map(times).compute_flow()
-            self.live_in.append(result.get_may_no_source())
-            dependence = result.get_may_dependence()
+            dependence, before = flow.before(read)
+            self.live_in.append(before)
             if read.own:
                 dependence = self.without_own(dependence, read.statement)
             self.flow.append(self.widened(dependence, writes, read))
 
     def orders(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
         """Anti and output, after `values`."""
-        must = _union([w.relation for w in writes if w.exact])
-        may = _union([w.relation for w in writes if not w.exact])
-        every_read = _union([r.relation for r in reads])
-        times = self.initial({r.statement.name for r in (*reads, *writes)})
+        flow = self.dataflow(reads, writes)
         for write in writes:
-            access = isl.UnionAccessInfo.from_sink(write.relation).set_must_source(must).set_may_source(may)
-            output = access.set_schedule_map(times).compute_flow().get_may_dependence()
-            access = isl.UnionAccessInfo.from_sink(write.relation).set_may_source(every_read).set_kill(must)
-            anti = access.set_schedule_map(times).compute_flow().get_may_dependence()
+            output, _ = flow.before(write)
+            anti = flow.reads_before(write)
             if write.own:
                 output = self.without_own(output, write.statement)
                 anti = self.without_own(anti, write.statement)
             self.output.append(self.widened(output, writes, write))
             self.anti.append(self.widened(anti, writes, write))
 
-    def initial(self, names: set[str]) -> isl.UnionMap:
+    def dataflow(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> _Dataflow:
+        """That of one array."""
+        if self._array not in self._dataflows:
+            references = (*reads, *writes)
+            accesses = [(r.statement, r.subscripts) for r in references]
+            guarded = any(r.guarded for r in references)
+            shared = None if guarded else shared_indices(accesses, self.ranges, self.times)
+            times = self.initial({r.statement.name for r in references}, shared)
+            self._dataflows[self._array] = _Dataflow(reads, writes, times, shared)
+        return self._dataflows[self._array]
+
+    def ranges(self, statement: Statement) -> tuple[Range | None, ...]:
+        """Those of a statement's indices that depend on no other one."""
+        if statement.name not in self._ranges:
+            self._ranges[statement.name] = ranges_of(statement.domain)
+        return self._ranges[statement.name]
+
+    def times(self, name: str) -> Times | None:
+        """When a statement's instances run, as numbers; None where that is no linear function."""
+        if name not in self._numbers:
+            time = self.time(name) if name in self._written else None
+            linear = time is not None and time.n_basic_map() == 1 and time.is_single_valued()
+            self._numbers[name] = times_of(time) if time is not None and linear else None
+        return self._numbers[name]
+
+    def initial(self, names: set[str], shared: SharedIndices | None = None) -> isl.UnionMap:
         """The written order of some statements, without the dimensions of time that do not tell them apart (dataflow is computed level by level)."""
         # A statement without instances has no time.
         maps = [self.time(name) for name in sorted(names, key=self.order.__getitem__) if name in self._written]
+        if shared is not None:
+            maps = [shared.time(m) for m in maps]
         depth = maps[0].dim(_OUT) if maps else 0
         constants = [[m.plain_get_val_if_fixed(_OUT, d) for m in maps] for d in range(depth)]
         for d in reversed(range(depth)):
@@ -255,6 +280,45 @@ class _Collected:
         return dependence.subtract(own)
 
 
+class _Dataflow:
+    """Dataflow of one array, without the indices that all of its accesses share; each answer is computed once, since an update reads what it writes."""
+
+    def __init__(
+        self,
+        reads: Sequence[_Reference],
+        writes: Sequence[_Reference],
+        times: isl.UnionMap,
+        shared: SharedIndices | None,
+    ) -> None:
+        self._times, self._shared = times, shared
+        self._relations = {
+            id(r): r.relation if shared is None else shared.without(r.relation) for r in (*reads, *writes)
+        }
+        self._must = _union([self._relations[id(w)] for w in writes if w.exact])
+        self._may = _union([self._relations[id(w)] for w in writes if not w.exact])
+        self._reads = _union([self._relations[id(r)] for r in reads])
+        self._before: dict[int, tuple[isl.UnionMap, isl.UnionMap]] = {}
+
+    def before(self, sink: _Reference) -> tuple[isl.UnionMap, isl.UnionMap]:
+        """The last writes before an access, and the accesses of what was there before the region."""
+        if id(sink) not in self._before:
+            access = isl.UnionAccessInfo.from_sink(self._relations[id(sink)])
+            access = access.set_must_source(self._must).set_may_source(self._may)
+            found = access.set_schedule_map(self._times).compute_flow()
+            dependence, none = found.get_may_dependence(), found.get_may_no_source()
+            if self._shared is not None:
+                dependence, none = self._shared.dependence(dependence), self._shared.accesses(none)
+            self._before[id(sink)] = dependence, none
+        return self._before[id(sink)]
+
+    def reads_before(self, write: _Reference) -> isl.UnionMap:
+        """The reads before a write with no other write between."""
+        access = isl.UnionAccessInfo.from_sink(self._relations[id(write)])
+        access = access.set_may_source(self._reads).set_kill(self._must)
+        found = access.set_schedule_map(self._times).compute_flow().get_may_dependence()
+        return found if self._shared is None else self._shared.dependence(found)
+
+
 def _straight(order: Mapping[str, int], reads: Sequence[_Reference], writes: Sequence[_Reference]) -> bool:
     if any(r.statement.loop_depth for r in (*reads, *writes)):
         return False
@@ -295,7 +359,8 @@ def _reference(scop: Scop, statement: Statement, access: Access, guard: tuple[st
         statement.name, statement.indices, access.array, access.subscripts, shape, sizes=scop.sizes, guard=guard
     )
     exact = all(isinstance(s, Affine) for s in access.subscripts)
-    return _Reference(statement, relation.intersect_domain(statement.domain).to_union_map(), exact, own)
+    relation = relation.intersect_domain(statement.domain)
+    return _Reference(statement, access.subscripts, relation.to_union_map(), exact, own, bool(guard))
 
 
 def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:

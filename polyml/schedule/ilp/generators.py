@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from polyml.disjoint_sets import DisjointSets
 from polyml.sets.budget import BudgetExhausted, operation_budget
+from polyml.sets.tables import table_of
 
 __all__ = ["MANY_GENERATORS", "MOST_GENERATORS", "Generators", "generators_around", "generators_of"]
 
@@ -47,7 +48,7 @@ def generators_of(points: isl.BasicSet) -> Generators:
     """
     coefficients = points.coefficients()
     count = coefficients.dim(_SET)
-    table = _table(coefficients)
+    table = table_of(coefficients, MOST_GENERATORS, "finding the dependences' generators")
     return np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0
 
 
@@ -103,22 +104,28 @@ def _corner(vertices: list[Integers], columns: list[list[int]], width: int) -> I
 
 def _factors(points: isl.BasicSet) -> tuple[list[list[int]], list[Integers]]:
     """The polyhedra that it is a product of: the columns of each among generators, and its constraints as rows: 0 for an equality, a factor for each column, the constant."""
-    table = _table(points)
     dimensions, sizes = points.dim(_SET), points.dim(_PARAM)
     # isl prints dimensions first, then sizes; generators have them the other way round.
-    order = [0, *range(1 + dimensions, 1 + dimensions + sizes), *range(1, 1 + dimensions), table.shape[1] - 1]
-    table = table[:, order]
+    order = [0, *range(1 + dimensions, 1 + dimensions + sizes), *range(1, 1 + dimensions), 1 + dimensions + sizes]
+    table = table_of(points)[:, order].tolist()
     together = DisjointSets(range(1, 1 + sizes + dimensions))
     firsts = []
-    for row in table[:, 1:-1]:
-        used = np.flatnonzero(row) + 1
-        firsts.append(int(used[0]) if len(used) else 0)
+    for row in table:  # lists: rows are short, and an operation of NumPy takes longer than going through one
+        used = [column for column, factor in enumerate(row[1:-1], 1) if factor]
+        firsts.append(used[0] if used else 0)
         for other in used[1:]:
-            together.join(int(used[0]), int(other))
-    groups = together.groups()
-    roots = together.roots()
-    owners = np.array([roots[first] if first else 0 for first in firsts])
-    rows = [np.ascontiguousarray(table[owners == roots[group[0]]][:, [0, *group, -1]]) for group in groups]
+            together.join(used[0], other)
+    groups, roots = together.groups(), together.roots()
+    own: dict[int, list[list[int]]] = {roots[group[0]]: [] for group in groups}
+    for row, first in zip(table, firsts, strict=True):
+        if first:
+            own[roots[first]].append(row)
+    rows = [
+        np.array(
+            [[row[0], *(row[column] for column in group), row[-1]] for row in own[roots[group[0]]]], np.int64
+        ).reshape(-1, 2 + len(group))
+        for group in groups
+    ]
     return groups, rows
 
 
@@ -154,14 +161,3 @@ def _polyhedron(table: Integers) -> isl.BasicSet:
         texts.append(f"{' + '.join([*terms, str(row[-1])])} {'>=' if row[0] else '='} 0")
     condition = f" : {' and '.join(texts)}" if texts else ""
     return isl.BasicSet(f"{{ [{', '.join(names)}]{condition} }}")
-
-
-def _table(points: isl.BasicSet) -> Integers:
-    """The constraints, a row for each: 0 for an equality, dimensions, sizes, the constant. Text is the fast way out of islpy: one call where the matrix takes one per entry."""
-    printer = isl.Printer.to_str(points.get_ctx()).set_output_format(isl.format.EXT_POLYLIB)
-    lines = printer.print_set(points.to_set()).get_str().split("\n")
-    start = next(k for k, line in enumerate(lines) if len(line.split()) == 6)
-    rows, columns = (int(n) for n in lines[start].split()[:2])
-    if rows > MOST_GENERATORS:
-        raise BudgetExhausted("finding the dependences' generators", MOST_GENERATORS)
-    return np.array(" ".join(lines[start + 1 : start + 1 + rows]).split(), dtype=np.int64).reshape(rows, columns)
