@@ -13,14 +13,14 @@ Source: interleaved storage of batched factorizations, Dongarra et al., "Optimiz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
 import islpy as isl
 
-from polyml.expressions import plain_index
+from polyml.expressions import plain_index, plain_indices
 from polyml.schedule.layouts.relaid import Layout, Relaid, extents_of, line_rows, redirected, relaid
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -41,8 +41,9 @@ def lay_batches_last(scop: Scop, dependences: Dependences, target: Target) -> Re
     core = max(scop.statements.values(), key=lambda s: (s.loop_depth > 0, len(s.indices)))
     if scop.sizes or core.loop_depth == 0:
         return None
+    accesses = [(s.name, a.array, plain_indices(a.subscripts)) for s in scop.statements.values() for a in s.accesses]
     for index in _batches(scop, core, dependences):
-        found = _dimensions(scop, core, index)
+        found = _dimensions(scop, accesses, core, index)
         if found is not None and _pays(scop, core, index, found, target):
             return _relaid(scop, found, target)
     return None
@@ -69,19 +70,23 @@ def _has_order(loop: str, scop: Scop, dependences: Dependences) -> bool:
     )
 
 
-def _dimensions(scop: Scop, core: Statement, index: str) -> dict[str, int] | None:
-    """Per array the dimension that goes along the batch, which `index` of one statement does; None where something does not, or goes from one matrix to another."""
+def _dimensions(
+    scop: Scop, accesses: Sequence[tuple[str, str, list[str | None]]], core: Statement, index: str
+) -> dict[str, int] | None:
+    """Per array the dimension that goes along the batch, which `index` of one statement does; None where something does not, or goes from one matrix to another.
+
+    Args:
+        accesses: of all statements: the statement, the array, its subscripts where they are indices.
+    """
     along, found = {core.name: index}, dict[str, int]()
     known = 0
     while known < len(along) + len(found):
         known = len(along) + len(found)
-        for statement in scop.statements.values():
-            for access in statement.accesses:
-                names = [plain_index(s) for s in access.subscripts]
-                if statement.name in along and along[statement.name] in names:
-                    found.setdefault(access.array, names.index(along[statement.name]))
-                elif access.array in found and (name := names[found[access.array]]) is not None:
-                    along.setdefault(statement.name, name)
+        for statement, array, names in accesses:
+            if statement in along and along[statement] in names:
+                found.setdefault(array, names.index(along[statement]))
+            elif array in found and (name := names[found[array]]) is not None:
+                along.setdefault(statement, name)
     alike = all(_is_along(statement, along.get(statement.name), found) for statement in scop.statements.values())
     return found if alike else None
 

@@ -11,6 +11,9 @@ import pytest
 import polyml
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
+from polyml.expressions import plain_indices
+from polyml.schedule.layouts import batch_last
+from polyml.scop.dependences import analyse
 from polyml.source import Source
 from tests.codegen.llvm.support import guarded
 from tests.pairs import pairwise
@@ -218,3 +221,21 @@ def test_rows_of_several_lines_with_short_vectors() -> None:
             for text in (CHOLESKY, FACTORS_IN_LOOPS):
                 program = polyml.einsum(text.format("f64"), target=target, threads=1)
                 assert is_used(program, matrices(64, n, "f64")) == expected
+
+
+def test_subscripts_are_read_once_for_all_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of indices that may be the batch."""
+    asked: list[int] = []
+
+    def counted(subscripts: Any) -> list[str | None]:
+        asked.append(1)
+        return plain_indices(subscripts)
+
+    monkeypatch.setattr(batch_last, "plain_indices", counted)
+    program = polyml.einsum(POWERS.format("f32"))
+    assert isinstance(program, polyml.Einsum)
+    scops = [region.scop for region in program.lower(np.zeros((3, 4, 4), np.float32), 3).stages.regions]
+    asked.clear()
+    for scop in scops:
+        batch_last.lay_batches_last(scop, analyse(scop), polyml.Target("x86-64-v3"))
+    assert len(asked) <= sum(len(s.accesses) for scop in scops for s in scop.statements.values())
