@@ -5,7 +5,6 @@ Later in this list wins: the fields' defaults; the environment; `with overridden
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,6 +92,8 @@ class Options:
         checked: dict[str, object] = {}
         for name, value in merged.items():
             if name not in _CHECKS:
+                import difflib  # for who mistypes
+
                 close = difflib.get_close_matches(name, _CHECKS, n=1)
                 raise PolymlError(
                     f'unknown option "{name}"',

@@ -10,7 +10,6 @@ import functools
 import math
 import os
 import platform
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -388,6 +387,8 @@ def _cache_sizes_sysconf() -> dict[str, int]:
 def _cache_sizes_sysctl() -> dict[str, int]:
     if platform.system() != "Darwin":
         return {}
+    import subprocess  # not for every process that computes
+
     found = {}
     for key, name in (("l1", "hw.l1dcachesize"), ("l2", "hw.l2cachesize"), ("line", "hw.cachelinesize")):
         done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)

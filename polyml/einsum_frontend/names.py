@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -67,5 +66,7 @@ def fresh_name(base: str, taken: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint with the known name closest to `name`, or None. Who mistypes a name has its first letter right: `softmax` is not meant for `max`."""
+    import difflib  # for who mistypes
+
     close = difflib.get_close_matches(name, sorted({k for k in known if k[:1] == name[:1]}), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None
