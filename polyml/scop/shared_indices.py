@@ -58,7 +58,7 @@ class SharedIndices:
 
     def dependence(self, found: isl.UnionMap) -> isl.UnionMap:
         """`{ S[i] -> T[j] }` with them, the same on both sides."""
-        return _mapped(found, lambda m: self._with(m, self._of(m, _OUT)))
+        return _mapped(found, lambda m: self._named(self._with(m, self._of(m, _OUT)), _OUT))
 
     def accesses(self, found: isl.UnionMap) -> isl.UnionMap:
         """`{ S[i] -> A[e] }` with them."""
@@ -73,7 +73,15 @@ class SharedIndices:
         m = _with(_with(m, _IN, sources), _OUT, targets)
         for source, target in zip(sources, targets, strict=True):
             m = m.equate(_IN, source, _OUT, target)
-        return m.intersect_domain(self._box(name))
+        return self._named(m.intersect_domain(self._box(name)), _IN)
+
+    def _named(self, m: isl.Map, side: isl.dim_type) -> isl.Map:
+        """With the indices' own names, for who reads it."""
+        statement = str(m.get_tuple_name(side))
+        for position in self.positions[statement]:
+            name = self.domains[statement].get_dim_name(_SET, position)
+            m = m if name is None else m.set_dim_name(side, position, name)
+        return m
 
     def _box(self, name: str) -> isl.Set:
         """The values of the statement's shared indices."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import islpy as isl
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from polyml.scop.dependences import analyse
 from polyml.scop.scop import Scop
 from polyml.scop.shared_indices import SharedIndices, shared_indices
 from polyml.sets.budget import BudgetExhausted, operation_budget
+from polyml.sets.spaces import maps_of
 
 SHAPES: dict[str, tuple[str, tuple[tuple[int, ...], ...]]] = {
     "gates": (
@@ -156,6 +158,16 @@ def test_what_is_shared(name: str, shares: bool, monkeypatch: pytest.MonkeyPatch
     for scop in scops(name):
         analyse(scop)
     assert any(shared is not None for shared in found) == shares
+
+
+def test_indices_keep_their_names() -> None:
+    (scop,) = scops("gates")
+    maps = maps_of(analyse(scop).flow)
+    assert maps
+    for m in maps:
+        for side in (isl.dim_type.in_, isl.dim_type.out):
+            names = tuple(m.get_dim_name(side, d) for d in range(m.dim(side)))
+            assert names == scop.statements[str(m.get_tuple_name(side))].indices
 
 
 def test_gates_take_less(monkeypatch: pytest.MonkeyPatch) -> None:
