@@ -165,7 +165,9 @@ def rows_of(member: isl.UnionPwAff, indices: Mapping[str, Sequence[str]]) -> dic
         pieces = pieces_of(value)
         if len(pieces) != 1 or name in rows:
             raise BeyondBoxes
-        rows[name] = affine_of(pieces[0][1], indices[name])
+        rows[name] = row = affine_of(pieces[0][1], indices[name])
+        if not row.variables() <= set(indices[name]):  # a place behind all of a loop of symbolic size
+            raise BeyondBoxes
     if rows.keys() != indices.keys():
         raise BeyondBoxes
     return rows

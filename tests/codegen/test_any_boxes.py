@@ -109,6 +109,19 @@ def test_what_is_no_box_is_left_to_isl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [scan_any_boxes(made.schedule) for made in numbers.schedules.values()] == [None]
 
 
+def test_places_that_are_sizes_are_left_to_isl() -> None:
+    """Maximal fusion puts a copy behind the loop over a sum of any length: at C, which is no index."""
+    text = (
+        'def f(x: f32["C H"], w: f32["K C 3"]):\n    y: f32["K H"]\n'
+        "    y[k, h] = sum[c, r, 0 <= h + r - 1 < H](x[c, h + r - 1] * w[k, c, r])\n    return y\n"
+    )
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-3, 4, (17, 28)).astype("f"), rng.integers(-3, 4, (17, 17, 3)).astype("f")
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    expected = sum(w[:, :, r] @ padded[:, r : r + 28] for r in range(3))
+    np.testing.assert_array_equal(pm.einsum(text, dynamic=True, fusion="maximal")(x, w), expected)
+
+
 def test_what_is_sure_of_sizes() -> None:
     n, m = affine("N"), affine("M")
 
