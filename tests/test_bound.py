@@ -92,6 +92,24 @@ def test_row_operands_are_packed_once_too() -> None:
     assert any("panels" in name for name in constants_of(frozen))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_what_is_filled_once_fetches_nothing_of_a_call(dtype: str) -> None:
+    """The result's lines, which the kernel fetches before it packs, are no argument of the filling."""
+    x, w = numbers(255, 25).astype(TYPES[dtype]), numbers(255, 100, seed=1).astype(TYPES[dtype])
+    text = f'def f(x: {dtype}["K N"], w: {dtype}["K M"]):\n    y[m, n] = x[k, n] * w[k, m]\n    return y\n'
+    frozen = polyml.einsum(text, target=Target("x86-64-v3", l1_bytes=2048, l2_bytes=16 * 1024), threads=1).bind(w=w)
+    np.testing.assert_array_equal(frozen(x), w.T @ x)
+
+
+@pytest.mark.parametrize("sizes", [(11, 0, 9, 12), (0, 3, 9, 12), (11, 3, 0, 12), (11, 3, 9, 0)])
+def test_empty_arguments(sizes: tuple[int, int, int, int]) -> None:
+    batch, rows, depth, columns = sizes
+    text = 'def f(x: f32["B N K"], w: f32["B K M"]):\n    y[b, n, m] = relu(x[b, n, k] * w[b, k, m])\n    return y\n'
+    x, w = numbers(batch, rows, depth), numbers(batch, depth, columns, seed=1)
+    frozen = polyml.einsum(text, target=Target("x86-64-v3")).bind(w=w)
+    np.testing.assert_array_equal(frozen(x), np.maximum(x @ w, 0))
+
+
 def test_what_constants_decide_is_computed_once() -> None:
     text = """
 def normed(x: f32["N K"], w: f32["K M"]):

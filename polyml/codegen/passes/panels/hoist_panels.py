@@ -60,15 +60,20 @@ def hoist_panels(function: Function, constants: Set[str]) -> tuple[Function, tup
         return function, ()
     read = {use.variable for node in walk_nodes(body) for use in uses(node)}
     body = _without_prefetches(body, arguments.keys() - read)
-    read |= {node.place.variable for node in walk_nodes(body) if isinstance(node, Prefetch)}
+    read |= _prefetched(body)
     kept = tuple(v for v in function.arguments if v.name in read or v.name not in arguments)
     packed = tuple(filling.packed for filling in hoist.found)
     leads = tuple(lead for lead in function.leads if lead.array in {v.name for v in kept})
     return replace(function, body=body, arguments=(*packed, *kept), leads=leads), tuple(hoist.found)
 
 
+def _prefetched(nodes: tuple[Node, ...]) -> frozenset[str]:
+    """The arrays that something is fetched of."""
+    return frozenset(node.place.variable for node in walk_nodes(nodes) if isinstance(node, Prefetch))
+
+
 def _without_prefetches(nodes: tuple[Node, ...], arrays: Set[str]) -> tuple[Node, ...]:
-    """Nothing is fetched of what was packed, and is not read any more."""
+    """Nothing is fetched of arrays that are not there any more."""
     left = (node for node in nodes if not isinstance(node, Prefetch) or node.place.variable not in arrays)
     return tuple(with_body(node, lambda body: _without_prefetches(body, arrays)) for node in left)
 
@@ -106,12 +111,17 @@ class _Hoist:
         variable = node.variable
         if variable.scope != "local" or variable.lanes != 1 or not is_known(variable.shape):
             return None
-        filling = self.filling(node)
-        loops = None if filling is None else self.blocks(filling, around)
-        if filling is None or loops is None:
+        where = self.filling(node)
+        if where is None:
+            return None
+        filling = node.body[where]
+        sources = {use.variable for part in walk_nodes(filling) for use in uses(part) if use.read}
+        # What the loops around fetch meanwhile is no argument of the filling.
+        filling = _without_prefetches(filling, _prefetched(filling) - sources - {variable.name})
+        loops = self.blocks(filling, around)
+        if loops is None:
             return None
         shape = (*(affine(count) for _, _, count in loops), *variable.shape)
-        sources = {use.variable for part in walk_nodes(filling) for use in uses(part) if use.read}
         room = sum(element_count(self.constants[name].shape) for name in sources)
         if element_count(shape) > LARGEST * max(room, 1):
             return None
@@ -126,10 +136,10 @@ class _Hoist:
             name=f"{name}_fill", arguments=(*arguments, packed), written=frozenset({name}), sizes=(), body=inside
         )
         self.found.append(Filling(function, packed, len(loops)))
-        return _moved(node.body[len(filling) :], variable.name, packed.name, prefix)
+        return _moved((*node.body[: where.start], *node.body[where.stop :]), variable.name, packed.name, prefix)
 
-    def filling(self, node: Allocate) -> tuple[Node, ...] | None:
-        """The first nodes of the body, which alone write the array, and read nothing but constants."""
+    def filling(self, node: Allocate) -> slice | None:
+        """The nodes of the body which alone write the array, and read nothing but constants; those before them fetch at most."""
         writers = [k for k, part in enumerate(node.body) if self.writes(part, node.variable.name)]
         if not writers or len(writers) == len(node.body):
             return None
@@ -142,7 +152,7 @@ class _Hoist:
                     return None
                 if use.read and use.variable not in self.constants:
                     return None
-        return parts
+        return slice(min(writers), len(parts))
 
     def writes(self, node: Node, name: str) -> bool:
         return any(use.write and use.variable == name for part in walk_nodes((node,)) for use in uses(part))

@@ -306,11 +306,11 @@ def _is_gathered(equation: Equation, window: Window, lanes: int) -> bool:
         return False
     extents, row = window.numbers, window.points[-1]
     filters, depth = (prod(extents[i] for i in part) for part in (window.filters, equation.reduced))
+    if filters < SHARED or depth * filters * prod(extents[i] for i in window.points) < LEAST_WORK:
+        return False
     step = sum(s.stride(row) or 0 for s in window.read.subscripts[-1:] if isinstance(s, Affine))
     waste = ceil(extents[row] / lanes) * lanes / extents[row]
-    work = depth * filters * prod(extents[i] for i in window.points)
-    few = depth * waste <= FEW_TERMS and 1 < step <= GAP and extents[row] > SHORT * lanes
-    return few and filters >= SHARED and work >= LEAST_WORK
+    return depth * waste <= FEW_TERMS and 1 < step <= GAP and extents[row] > SHORT * lanes
 
 
 def _side_by_side(window: Window) -> list[str]:
