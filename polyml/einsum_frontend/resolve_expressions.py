@@ -129,7 +129,7 @@ def resolve_expression(e: Expression, names: Names, bound: Mapping[str, str], *,
         case Name(identifier=word):
             if subscript and word not in bound:
                 _check_not_gone(word, e.span, names.scope)
-            return _name(e, word, names, bound)
+            return _name(e, word, names, bound, subscript)
         case Subscript():
             if subscript and isinstance(e.tensor, Pad):
                 hint = "assign it to a tensor first"
@@ -144,7 +144,7 @@ def resolve_expression(e: Expression, names: Names, bound: Mapping[str, str], *,
             return resolved
 
 
-def _name(e: Name, word: str, names: Names, bound: Mapping[str, str]) -> Expression:
+def _name(e: Name, word: str, names: Names, bound: Mapping[str, str], subscript: bool) -> Expression:
     if word in bound:
         return IndexRef(bound[word], e.span)
     scope = names.scope
@@ -157,7 +157,7 @@ def _name(e: Name, word: str, names: Names, bound: Mapping[str, str]) -> Express
         hint = f"an index stands in a subscript somewhere in its statement; {word!r} does not"
     elif looks_like_size(word) and len(word) <= 2:
         hint = "indices are lower-case; sizes come from the parameters"
-    return scope.value_of(word, e.span, hint)
+    return scope.value_of(word, e.span, hint, subscript=subscript)
 
 
 def _check_not_gone(word: str, span: Span, scope: Scope) -> None:

@@ -83,8 +83,8 @@ class Scope:
         for name in [name for name in self.tensors if name not in before]:
             self.gone[name] = self.tensors.pop(name)
 
-    def value_of(self, name: str, span: Span, hint: str | None = None) -> Expression:
-        """What the bare `name`, which is no index, stands for. `hint`: said when it is undefined.
+    def value_of(self, name: str, span: Span, hint: str | None = None, *, subscript: bool = False) -> Expression:
+        """What the bare `name`, which is no index, stands for. `hint`: said when it is undefined. `subscript`: it stands in one.
 
         Raises:
             EinsumSyntaxError: a tensor with dimensions, a program, another object of the enclosing scope, or nothing at all.
@@ -94,7 +94,7 @@ class Scope:
         if name in self.sizes:
             return SizeRef(self.safe(name), span)
         if name in self.tensors:
-            return self._bare_tensor(name, span)
+            return self._bare_tensor(name, span, subscript)
         if name in CONSTANTS:
             return Number(CONSTANTS[name], span)
         if name in RESERVED:
@@ -176,14 +176,17 @@ class Scope:
         """Whether the body of an enclosing `for` assigns `name`: an earlier iteration may have."""
         return any(name in assigned for assigned in self.assigned_in_loops)
 
-    def _bare_tensor(self, name: str, span: Span) -> Subscript:
+    def _bare_tensor(self, name: str, span: Span, subscript: bool) -> Subscript:
         tensor = self.tensors[name]
         if tensor.rank:
             example = f"{name}[{', '.join('ijklmn'[: tensor.rank])}]"
             message = (
                 f"{name!r} has {tensor.rank} dimension{'s' if tensor.rank > 1 else ''} and is used without subscripts"
             )
-            raise EinsumSyntaxError(message, span=span, hint=f"name an index for each: {example}")
+            hint = f"name an index for each: {example}"
+            if subscript:
+                hint = f"an index needs a name that nothing else has; an element that subscripts is written {example}"
+            raise EinsumSyntaxError(message, span=span, hint=hint)
         self.tensor(name, span)
         return Subscript(self.safe(name), (), span)
 
