@@ -72,6 +72,8 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             hint = "compute it in a statement of its own first" if reads else None
             if reads and isinstance(e, Compare | Boolean):
                 hint = "how many elements a mask keeps is data: write where(mask, .., ..)"
+            if reads and isinstance(e, Call) and e.function in {"min", "max"}:
+                hint = "on a left side an `if` leaves out the instances that would lie outside"
             raise NotAffineError(f"{role} is not affine: {format_expression(e)!r}", span=e.span, hint=hint)
         case Name():
             raise AssertionError("internal: an unresolved name")

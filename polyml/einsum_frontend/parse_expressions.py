@@ -34,6 +34,7 @@ from polyml.einsum_frontend.syntax import (
 )
 from polyml.errors import EinsumSyntaxError
 from polyml.ops import FUNCTIONS
+from polyml.shown import counted
 
 __all__ = ["parse_expression", "parse_subscripts", "refusal", "sequence_items"]
 
@@ -280,7 +281,8 @@ def _pad(node: ast.Call, rank: int, at: Positions) -> Pad:
             pairs = [(both, both)] * rank
     if len(pairs) != rank:
         hint = "one pair (before, after) per dimension"
-        raise refusal(f"`pad` has {len(pairs)} pairs of widths for {rank} subscripts", at, widths, hint)
+        message = f"`pad` has {counted(len(pairs), 'pair')} of widths for {counted(rank, 'subscript')}"
+        raise refusal(message, at, widths, hint)
     for end in (end for pair in pairs for end in pair):
         if isinstance(end, ast.UnaryOp) and isinstance(end.op, ast.USub):
             raise refusal("a pad width is negative", at, end, "to cut a margin off, shift the subscript instead")

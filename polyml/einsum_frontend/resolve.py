@@ -248,6 +248,8 @@ class _Resolver:
         step = _constant(bounds[2])
         if step is None or step == 0:
             hint = "for t in range(T - 1, -1, -1):"
+            if step is None:
+                hint = f"write the number, or read one of the enclosing scope; {format_expression(bounds[2])!r} is known at a call only"
             raise EinsumSyntaxError("the step of a `for` is an integer other than 0", span=loop.step.span, hint=hint)
         with scope.loop(variable, assigned_names(loop.body)):
             body = self.block(loop.body, under_if=under_if, facts=facts)

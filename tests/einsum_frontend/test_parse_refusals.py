@@ -75,6 +75,7 @@ EXPRESSIONS = [
     ("«pad(v, 1, mode=2)»[n]", "`pad` takes a tensor and the widths", "zeros"),
     ("pad(«v + 1», 1)[n]", "takes the name of a tensor", "assign"),
     ("pad(x, «((1, 1), (1, 1), (1, 1))»)[n, k]", "3 pairs of widths for 2 subscripts", ""),
+    ("pad(v, «((1, 1), (1, 1))»)[n]", "2 pairs of widths for 1 subscript\n", ""),
     ("pad(v, (1, «-1»))[n]", "a pad width is negative", ""),
     ("pad(x, («(1,)», (1, 1)))[n, k]", r"a pair \(before, after\)", ""),
     ("1 + («v»)(n)", "unknown function", ""),
