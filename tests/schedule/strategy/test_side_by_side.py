@@ -48,3 +48,27 @@ def test_one_query_of_heads_that_share_keys(groups: int, m: int, keys: int) -> N
     expected = np.einsum("hj,hjd->hd", e / e.sum(1, keepdims=True), np.repeat(v, m, 0))
     found = polyml.einsum(DECODED.format(m=m), verify=True)(q, k, v)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+TRANSPOSED = """
+def f(x: {0}["M K"], w: {0}["N K"]):
+    y[m, n] = x[m, k] * w[n, k]
+    return y
+"""
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("f32", 8), ("f64", 4)])
+@pytest.mark.parametrize(("length", "meet"), [(1024, True), (1000, False), (2048, True), (1032, False)])
+def test_rows_that_meet_in_l1_are_read_whole(dtype: str, rows: int, length: int, meet: bool) -> None:
+    """Of a vector of rows times a transposed matrix: with lanes along these rows a tile would read an element of each of 13 rows of the matrix, a page apart, and L1 has eight ways."""
+    text, number = TRANSPOSED.format(dtype), {"f32": np.float32, "f64": np.float64}[dtype]
+    rng = np.random.default_rng(length)
+    x, w = (rng.integers(-3, 4, (count, length)).astype(number) for count in (rows, 301))
+    f = polyml.einsum(text, target=Target("x86-64-v3", l2_bytes=512 * 1024), threads=1)
+    notes = [(note.stage, note.text) for region in f.lower(x, w).stages.regions for note in region.notes]
+    assert any("side by side" in text for _, text in notes) == meet, notes
+    assert any(stage == "packing" for stage, _ in notes) != meet, notes
+    found = polyml.einsum(text, verify=True)
+    np.testing.assert_array_equal(found(x, w), x @ w.T)
+    every_other = np.repeat(w, 2, axis=0)[::2]
+    np.testing.assert_array_equal(found(np.asfortranarray(x), every_other), x @ w.T)
