@@ -18,7 +18,7 @@ from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import affine
 
-__all__ = ["prefetch_along"]
+__all__ = ["MOST_ROWS", "prefetch_along"]
 
 MOST_ROWS = 32
 """Rows at a time from which on tiles go down a block, and not along rows."""

@@ -14,6 +14,7 @@ from math import ceil, prod
 
 from polyml.codegen.loops import Assign, For, Function, If, Place
 from polyml.codegen.passes.vectors.streams import flat_element
+from polyml.codegen.prefetch.along import MOST_ROWS
 from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.coming_lines import Coming
 from polyml.codegen.prefetch.tile_fetches import TileFetches
@@ -60,6 +61,8 @@ class _Strips(TileFetches):
         if found is None or found[0].tensor in asked_in(sums):
             return
         read, around, width = found
+        if not self.caches.beside and self.is_few_rows(read, sums, loops):
+            return
         between, used = loops[len(around) :], variables_in(affine_subscripts(read))
         for node in walk_nodes(lanes.body):
             used |= (
@@ -83,6 +86,15 @@ class _Strips(TileFetches):
             self.notes.append(
                 Note("prefetch", around[-1].variable, f"the next strip of {read.tensor}, from inside a register tile")
             )
+
+    def is_few_rows(self, read: Read, sums: For, loops: tuple[For, ...]) -> bool:
+        """Whether the strip is a piece of a few rows of many, which are read from end to end (along.py)."""
+        rows = Ranges(loops).constant(sums.upper - sums.lower)
+        if rows is None or rows > MOST_ROWS:
+            return False
+        shape = self.arguments[read.tensor].shape
+        whole = (n for n, s in zip(shape, affine_subscripts(read), strict=True) if s.stride(sums.variable))
+        return not any(extent == affine(rows) for extent in whole)
 
     def strip(self, lanes: For, sums: For, loops: tuple[For, ...]) -> tuple[Read, tuple[For, ...], int] | None:
         """The operand's first read, the loops of which the last goes on to another strip, and the strip's width."""

@@ -126,6 +126,16 @@ def test_a_core_that_brings_such_lines_into_l1_is_not_asked_for_them(rows: int) 
             assert ("prefetch L2 y" in loops) == fills_l2, (text, fills_l2)
 
 
+@pytest.mark.parametrize("rows", [4, 8, 12])
+def test_nor_are_tiles_of_several_rows_for_their_next_columns(rows: int) -> None:
+    """Each of them is a strip of a few rows, whose neighbour the next tile has."""
+    x, y = np.zeros((rows, 2000), "f4"), np.zeros((2000, 3000), "f4")
+    for fills_l2 in (True, False):
+        target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=2, fills_l2=fills_l2)
+        loops = polyml.einsum(PRODUCT, target=target, threads=1).lower(x, y).text("loops")
+        assert ("prefetch L2 y" in loops) == fills_l2
+
+
 def test_a_core_that_brings_such_lines_into_l1_is_not_asked_for_several_rows_that_are_computed_with() -> None:
     text = PRODUCT.replace('y: f32["K J"]', 'y: f32["J K"]').replace("y[k, j]", "y[j, k]")
     x, y = np.zeros((4, 1000), "f4"), np.zeros((1000, 1000), "f4")
