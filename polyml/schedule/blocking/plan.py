@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import prod
 
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
-from polyml.schedule.blocking.in_order import in_order_worth, reads_in_order
+from polyml.schedule.blocking.in_order import comes_again, in_order_worth, reads_in_order
 from polyml.schedule.blocking.operands import is_held, is_near, is_read_once, packed_rows, panel_by_panel, rows_meet
 from polyml.schedule.blocking.order import columns_in_l1, tile_order
 from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
@@ -91,6 +91,8 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     rows, tile, blocks = chosen_tile(given, limits, target, turned=turned)
     least = LEAST_CONSTANT if given.is_constant else MIN_REUSE
     packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
+    if not (packed or turned or ends or given.is_read_in_place):
+        packed = comes_again(model, sides, tile, target)
     if packed and not (ends or turned) and suits_lanes_along_sum(given, target):
         return None
     if given.is_read_in_place and (packed or turned):

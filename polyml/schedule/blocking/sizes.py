@@ -26,6 +26,7 @@ __all__ = [
     "rows_in_l2",
     "rows_pass",
     "shares",
+    "streamed_rows",
     "streamed_sizes",
     "whole_sizes",
     "widths",
@@ -284,9 +285,14 @@ def streamed_sizes(
 ) -> dict[str, int]:
     """A few rows of the operand at a time, from end to end, added to elements of C that stay in L2. rows: "" where there are none."""
     room = target.l2_bytes // 4 // (model.itemsize * model.extents.get(rows, 1))
-    depth = min(max(STREAMS, 2 * tile.rows), model.extents[reduced])
+    depth = min(streamed_rows(tile), model.extents[reduced])
     sizes = {reduced: depth, lanes: even(model.extents[lanes], max(room, width), width)}
     return sizes | ({rows: tile.rows} if rows else {})
+
+
+def streamed_rows(tile: RegisterTile) -> int:
+    """Rows of an operand that are read side by side, from end to end."""
+    return max(STREAMS, 2 * tile.rows)
 
 
 def even(extent: int, most: int, step: int) -> int:

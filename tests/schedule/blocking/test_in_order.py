@@ -115,3 +115,42 @@ def test_sums_over_the_same_matrix_stay_together() -> None:
     assert "in 1 region" in str(function.explain(x))
     for found, exact in zip(function(x), (x.sum(0), (x * x).sum(0)), strict=True):
         np.testing.assert_array_equal(found, exact)
+
+
+PRODUCT = """
+def f(x: {0}["M K"], w: {0}["K N"]):
+    y[m, n] = x[m, k] * w[k, n]
+    return y
+"""
+NARROW = Target("x86-64-v3", l2_bytes=512 * 1024)
+"""Register tiles of a line or a line and a half."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "target", "ordered"),
+    [
+        (12, 1024, NARROW, False),
+        (12, 1000, NARROW, True),  # rows that do not meet in L1
+        (4, 1024, NARROW, True),  # one tile
+        (8, 1024, NARROW, True),  # no more rows at a time than ways
+        (8, 1024, Target("x86-64-v3", l2_bytes=512 * 1024, l3_bytes=4 << 20), False),  # from memory
+        (12, 1024, Target("x86-64-v4"), True),  # several lines of each row at a time
+    ],
+)
+def test_what_would_come_to_l1_again_is_packed(rows: int, columns: int, target: Target, ordered: bool) -> None:
+    x, w = np.zeros((rows, 1024), np.float32), np.zeros((1024, columns), np.float32)
+    text = str(polyml.einsum(PRODUCT.format("f32"), target=target, threads=1).explain(x, w))
+    assert (IN_ORDER in text) == ordered
+    assert ("packed in panels" in text) != ordered
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(12, 64, 1024), (7, 131, 2048), (15, 33, 3072)])
+def test_rows_that_meet_in_l1(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
+    number = {"f32": np.float32, "f64": np.float64}[dtype]
+    x, w = whole(rows, depth, dtype=number), whole(depth, columns, dtype=number)
+    function = polyml.einsum(PRODUCT.format(dtype), target=SMALL, threads=threads, verify=True)
+    np.testing.assert_array_equal(function(x, w), x @ w)
+    every_other = np.repeat(w, 2, axis=0)[::2]
+    np.testing.assert_array_equal(function(np.asfortranarray(x), every_other), x @ w)
