@@ -7,9 +7,7 @@ Source: Callahan, Carr, Kennedy, "Estimating interlock and improving balance for
 
 from __future__ import annotations
 
-from collections import Counter
-
-from polyml.expressions import Subscript, reads_of
+from polyml.expressions import Apply, Expr, Read, Subscript, reads_of
 from polyml.schedule.strategy.bands import Band
 from polyml.schedule.strategy.facts import Facts
 from polyml.sets.affine import Affine, affine
@@ -60,20 +58,48 @@ def _loads(name: str, index: str | None, rows: int, facts: Facts) -> int:
 
 
 def _registers(name: str, index: str | None, rows: int, facts: Facts) -> int:
-    """Vectors that are wanted at once by so many rows: what several of them read, one per row for its result, and one for whatever is read once."""
+    """Vectors that are wanted at once by so many rows: what several of them read, one per row for its result, and one for whatever is read once.
+
+    What the same rows add up alike is one vector, their sum (codegen/passes/sums/common_sums.py): its terms are operands in memory.
+    """
     uses, target = _uses(name, index, rows, facts), facts.target
     if target.vector_bytes >= target.line_bytes:
         return len(uses) + rows
-    return sum(count > 1 for count in uses.values()) + rows + 1
+    sum_of = _sums(facts.scop.statements[name].value) if facts.options.relax_reductions else {}
+    wanted: set[object] = set()
+    for element, by_row in uses.items():
+        if len(by_row) > 1:
+            alike = all(read in sum_of for read in by_row.values())
+            wanted.add(tuple((row, sum_of[read]) for row, read in by_row.items()) if alike else element)
+    return len(wanted) + rows + 1
 
 
-def _uses(name: str, index: str | None, rows: int, facts: Facts) -> Counter[tuple[str, tuple[Subscript, ...]]]:
-    """The elements that the statement reads in so many iterations along the index, each with the number of rows that do."""
-    found: Counter[tuple[str, tuple[Subscript, ...]]] = Counter()
+def _sums(value: Expr) -> dict[Read, int]:
+    """The reads that are terms of a sum in the value, each with the number of that sum."""
+    found: dict[Read, int] = {}
+    sums = [value]
+    for number, total in enumerate(sums):
+        stack = [total]
+        while stack:
+            match stack.pop():
+                case Apply(op="add", args=args):
+                    stack += args
+                case Read() as read:
+                    found[read] = number
+                case Apply(args=args):
+                    sums += args
+    return found
+
+
+def _uses(
+    name: str, index: str | None, rows: int, facts: Facts
+) -> dict[tuple[str, tuple[Subscript, ...]], dict[int, Read]]:
+    """The elements that the statement reads in so many iterations along the index, each with the rows that do, and by which read."""
+    found: dict[tuple[str, tuple[Subscript, ...]], dict[int, Read]] = {}
     reads = dict.fromkeys(reads_of(facts.scop.statements[name].value))
     for row in range(rows):
         moved = {} if index is None else {index: affine(index) + row}
         for read in reads:
             subscripts = tuple(s.substitute(moved) if isinstance(s, Affine) else s for s in read.subscripts)
-            found[read.tensor, subscripts] += 1
+            found.setdefault((read.tensor, subscripts), {})[row] = read
     return found

@@ -11,7 +11,7 @@ Reassociation of floating-point sums, which the language allows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import combinations
 
@@ -101,13 +101,15 @@ def sum_of(terms: Iterable[tuple[bool, Expr]], like: Apply) -> Expr:
     return made
 
 
-def terms_of(expr: Expr) -> list[tuple[bool, Expr]]:
-    """The terms of a sum, from left to right, and whether they are subtracted."""
+def terms_of(expr: Expr, whole: Collection[Expr] = ()) -> list[tuple[bool, Expr]]:
+    """The terms of a sum, from left to right, and whether they are subtracted. whole: sums that are terms as they are."""
     found: list[tuple[bool, Expr]] = []
     stack = [(False, expr)]
     while stack:
         negative, node = stack.pop()
         match node:
+            case Apply() if node in whole:
+                found.append((negative, node))
             case Apply(op="add", args=(left, right)):
                 stack += [(negative, right), (negative, left)]
             case Apply(op="sub", args=(left, right)):

@@ -69,9 +69,14 @@ def operations(made: Function) -> int:
     return max(len(re.findall(r"\tv(?:add|sub|mul|f[n]?m)\w*ps\t.*%zmm", block)) for block in text.split("\n.L"))
 
 
+BOX: list[Term] = [(1, row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)]
+
+
 @pytest.mark.parametrize("rows", [2, 3, 4, 5])
 @pytest.mark.parametrize("weight", [None, 0.25])
-@pytest.mark.parametrize("terms", [CROSS, COLUMN, SIGNED, APART, TWICE], ids=["cross", "column", "signed", "apart", "twice"])  # fmt: skip
+@pytest.mark.parametrize(
+    "terms", [CROSS, COLUMN, SIGNED, APART, TWICE, BOX], ids=["cross", "column", "signed", "apart", "twice", "box"]
+)
 def test_results(terms: list[Term], weight: float | None, rows: int) -> None:
     value = total(terms)
     lowered(program(value if weight is None else call("mul", number(weight), value), rows))
@@ -116,3 +121,36 @@ def f(a: f64["N M"], b: f64["N M"]):
     rows = re.findall(r"\w+\[i, j\] = \(0.2 \* .*;\n *\w+\[i \+ 1, j\] = \(0.2 \* .*", loops)
     assert not jammed
     assert len(rows) == 2 * 6, "first, whole and last vectors of both statements, with copied rows and without"
+
+
+def narrow(made: Function, *, precise: bool = False) -> int:
+    """Arithmetic in the loop of whole vectors, of a machine with lanes of 32 bytes; the results are what they were."""
+    after, _ = lower_loops(made, options=LoopOptions(vector_bytes=32, vector_registers=16, precise=precise))
+    expected = random_arrays(made, {})
+    found = run_function(after, {key: value.copy() for key, value in expected.items()}, {}, precise=precise)
+    interpret(made, expected, {})
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=2e-5, atol=2e-5, err_msg=loops_text(after))
+    text = assembly(emit_module([after]), machine_of(Target("x86-64-v3")))
+    return max(len(re.findall(r"\tv(?:add|sub|mul|f[n]?m)\w*ps\t.*%ymm", block)) for block in text.split("\n.L"))
+
+
+def test_rows_of_windows_are_added_up_once() -> None:
+    """Six rows of three terms, each of which up to three sums have: two additions each, and one for two rows together in each pair; four products that something is added to, and two of what pairs have."""
+    value = call("mul", number(0.25), total(BOX))
+    assert narrow(program(value, n=36), precise=True) == 4 * 9
+    assert narrow(program(value, n=36)) == 6 * 2 + 2 + 4 + 2
+
+
+def test_parts_of_sums_with_weights_of_their_own() -> None:
+    """A side of a cross that is a corner's pair of the next row; what is subtracted, and a part that is all of a sum."""
+    sides = total([(1, 0, -1), (1, 0, 1), (1, -1, 0), (1, 1, 0)])
+    corners = total([(1, -1, -1), (1, -1, 1), (1, 1, -1), (1, 1, 1)])
+    value = call("sub", call("mul", number(0.5), sides), call("mul", number(0.125), corners))
+    made = program(value, n=36)
+    assert narrow(made) <= 4 * 8 - 6
+    pairs = total([(1, -1, 0), (1, 0, 0), (-1, 1, 1)])
+    both = [
+        Assign(target=put("y", I + k, "j"), value=call("mul", number(1.5 + k), pairs if k else total([(1, -1, 0), (1, 0, 0), (-1, 1, 1), (1, 2, 0)])))
+        for k in range(2)
+    ]  # fmt: skip
+    narrow(function(loop("i", 1, 2, loop("j", 2, 34, *both, kind="vector")), arguments=[array("x", 5, 36), array("y", 5, 36)], written="y"))  # fmt: skip

@@ -278,6 +278,34 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
     assert jams(named, 70) == (0, 0)  # no tiles
 
 
+def test_rows_of_windows_that_are_added_up_take_a_register_each() -> None:
+    """Three rows of windows are sums that several rows of results have; terms of their own weights are as many vectors."""
+    target = pm.Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024)
+    places = [(p, q) for p in (-1, 0, 1) for q in (-1, 0, 1)]
+
+    def step(to: str, of: str, *, weighed: bool) -> str:
+        terms = [f"{of}[i + {p}, j + {q}]".replace("+ -", "- ") for p, q in places]
+        if weighed:
+            return f"{to}[i, j] = " + " + ".join(f"0.0{k + 1} * {term}" for k, term in enumerate(terms))
+        return f"{to}[i, j] = 0.11 * ({' + '.join(terms)})"
+
+    def jams(*, weighed: bool, precise: bool = False) -> tuple[int, int]:
+        text = f"""
+def f(T: int, a: f64["N M"], b: f64["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            {step("b", "a", weighed=weighed)}
+            {step("a", "b", weighed=weighed)}
+    return a
+"""
+        program = pm.einsum(text, target=target, threads=1, precise=precise)
+        tree = program.lower(100, *grids(1300, 1300)).text("schedule")
+        return tree.count("jam:4"), tree.count("jam:2")
+
+    assert jams(weighed=False) == (2, 0)
+    assert jams(weighed=False, precise=True) == jams(weighed=True) == (0, 2)
+
+
 def test_short_rows_run_side_by_side() -> None:
     """Rows that share nothing, where they are strips of a tile: the end of a row's loop costs as much as some of its vectors."""
     text = """
