@@ -119,7 +119,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
     # Ordering: when whole vectors have a loop of their own, and rows stand side by side that are to.
-    Pass("split_scans", lambda f, _: (split_scans(f), ())),
+    Pass("split_scans", lambda f, o: (split_scans(f, short=o.vector_bytes < o.line_bytes), ())),
     # Ordering: when register tiles have their copies; before loops over taps are unrolled in another way.
     Pass("write_taps", lambda f, o: (write_taps(f, vector_registers=o.vector_registers, precise=o.precise), ())),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.

@@ -9,11 +9,13 @@ from polyml.codegen.llvm.ir import Type, Value, constant, type_of
 from polyml.codegen.llvm.reductions.combine import masked, read_place, write_place
 from polyml.codegen.llvm.reductions.scan_lanes import (
     earlier_bits,
-    earlier_lanes,
-    lanes_from,
+    in_halves,
+    lanes_with,
     last_lane,
     neutral_lanes,
     resets,
+    sources_of,
+    taken_from,
 )
 from polyml.codegen.llvm.reductions.scan_steps import Steps, is_harmless, settled, stays_normal, step_by_step
 from polyml.codegen.llvm.reductions.second_order_scan import assign_second_order, second_order_numbers
@@ -53,7 +55,7 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     """Writes the values of a recurrence in all lanes, from those of its inhomogeneous part; the carry moves on to the last lane's.
 
     Pairs (factor, value) of functions that are linear in the reduction's semiring are composed over 1, 2, 4, ... lanes (Kogge and Stone, "A parallel algorithm for the efficient solution
-    of a general class of recurrence equations", IEEE Trans. Computers, 1973); lanes that do not act hand on what they get.
+    of a general class of recurrence equations", IEEE Trans. Computers, 1973), or within halves and then over both (scan_lanes.py); lanes that do not act hand on what they get.
     """
     if scan.second is not None:
         assign_second_order(state, node, scan)
@@ -67,9 +69,10 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     neutral = neutral_lanes(state, rest.type, reduction, identity)
     steps = Steps(state, reduction, dtype, is_harmless(scan.factor, dtype), neutral)
     acts = None if state.lanes is None else state.lanes.mask
+    halves = acts is None and scan.reset is None and in_halves(b, rest.type)
     totals = state.prepared.get(scan, ()) if acts is None else ()
     if not totals and scan.factor is not None:
-        totals = _totals(state, scan.factor, reduction, rest.type, acts)
+        totals = _totals(state, scan.factor, reduction, rest.type, acts, halves)
     factor, total = (totals[0], totals[-1]) if totals else (None, None)
     reset = None if scan.reset is None else resets(state, scan.reset)
     value, cut = rest, reset
@@ -77,10 +80,10 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
     seen = acts if reduction != "sum" and factor is not None and not steps.harmless else None
     # Where the first lanes are taken out again, once a factor has been added to them, nobody reads what moves in, and LLVM finds a shuffle of one register.
     slides = b.slides(rest.type) and (reduction == "sum" or steps.harmless)
-    for number, step in enumerate(1 << k for k in range(width.bit_length() - 1)):
-        made_of = totals[number] if totals else None
-        earlier = b.slide(neutral, value, width - step) if slides else earlier_lanes(b, value, step, neutral)
-        inside = lanes_from(width, step) if seen is None else earlier_bits(b, seen, step)
+    for number, sources in enumerate(sources_of(width, halves=halves)):
+        made_of, step = totals[number] if totals else None, 1 << number
+        earlier = b.slide(neutral, value, width - step) if slides else taken_from(b, value, sources, neutral)
+        inside = lanes_with(sources) if seen is None else earlier_bits(b, seen, step)
         value = steps.taken(made_of, earlier, value, cut, inside=inside)
         if seen is not None:
             seen = b.binary("or", seen, inside)
@@ -109,17 +112,20 @@ def scan_numbers(state: State, node: Assign, scan: Scan, width: int) -> tuple[Va
     type_ = type_of(node.value.dtype, width)
     if scan.second is not None:
         return second_order_numbers(state, scan, type_)
-    return _totals(state, scan.factor, node.reduction or "sum", type_, None)
+    halves = scan.reset is None and in_halves(state.builder, type_)
+    return _totals(state, scan.factor, node.reduction or "sum", type_, None, halves)
 
 
-def _totals(state: State, factor: Expr, reduction: str, type_: Type, acts: Value | None) -> tuple[Value, ...]:
-    """The factors of a vector's lanes, and those of 2, 4, .. lanes together, up to all lanes before each one and itself. acts: the lanes that do."""
+def _totals(
+    state: State, factor: Expr, reduction: str, type_: Type, acts: Value | None, halves: bool
+) -> tuple[Value, ...]:
+    """The factors of a vector's lanes, and those of as many lanes together as each step has put together, up to all lanes before each one and itself. acts: the lanes that do."""
     b, one = state.builder, constant(type_, 1 if reduction == "sum" else 0)
     total = b.splat(evaluate(state, factor), type_.lanes)
     if acts is not None:
         total = b.select(acts, total, one)
     found = [total]
-    for step in (1 << k for k in range(type_.lanes.bit_length() - 1)):
-        earlier = earlier_lanes(b, found[-1], step, one)
+    for sources in sources_of(type_.lanes, halves=halves):
+        earlier = taken_from(b, found[-1], sources, one)
         found.append(b.arithmetic("mul" if reduction == "sum" else "add", found[-1], earlier))
     return tuple(found)

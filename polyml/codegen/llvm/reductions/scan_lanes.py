@@ -7,7 +7,21 @@ from polyml.codegen.llvm.ir import Builder, Type, Value, constant, type_of
 from polyml.codegen.llvm.state import State
 from polyml.expressions import Expr
 
-__all__ = ["earlier_bits", "earlier_lanes", "lanes_from", "last_lane", "neutral_lanes", "resets"]
+__all__ = [
+    "Sources",
+    "earlier_bits",
+    "earlier_lanes",
+    "in_halves",
+    "lanes_with",
+    "last_lane",
+    "neutral_lanes",
+    "resets",
+    "sources_of",
+    "taken_from",
+]
+
+Sources = tuple[int | None, ...]
+"""Of a step of a scan: the lane that each lane takes a value from; None: it takes none."""
 
 _WIDE = 512
 """Bits of a vector of AVX-512."""
@@ -35,10 +49,35 @@ def earlier_lanes(b: Builder, value: Value, step: int, before: Value) -> Value:
     return b.shuffle(value, [lanes + k if k < step else k - step for k in range(lanes)], before)
 
 
-def lanes_from(lanes: int, first: int) -> Value:
-    """A mask of all lanes but those before `first`."""
-    bits = ", ".join(f"i1 {'true' if k >= first else 'false'}" for k in range(lanes))
-    return Value(type_of("i1", lanes), f"<{bits}>")
+def in_halves(b: Builder, type_: Type) -> bool:
+    """Whether lanes had better stay within halves of a register for as long as they can: with AVX2, where moving them within halves is one instruction of one cycle, and between halves two of four to seven."""
+    known = b.module.instructions
+    return known.avx2 and not known.valign and type_.lanes * type_.bits == 256 and type_.bits in (32, 64)
+
+
+def sources_of(lanes: int, *, halves: bool) -> tuple[Sources, ...]:
+    """The steps of a scan: each lane with the one 1, 2, 4, .. before it (Kogge and Stone); halves: within each half, and then all of the second with the last of the first (Sklansky, "Conditional-sum addition logic", IRE Trans., 1960)."""
+    length = lanes // 2 if halves else lanes
+    found: list[Sources] = []
+    step = 1
+    while step < length:
+        found.append(tuple(k - step if k % length >= step else None for k in range(lanes)))
+        step *= 2
+    if halves:
+        found.append(tuple(None if k < length else length - 1 for k in range(lanes)))
+    return tuple(found)
+
+
+def taken_from(b: Builder, value: Value, sources: Sources, before: Value) -> Value:
+    """The lanes that the step takes; in lanes that take none those of `before`."""
+    lanes = value.lanes
+    return b.shuffle(value, [lanes + k if source is None else source for k, source in enumerate(sources)], before)
+
+
+def lanes_with(sources: Sources) -> Value:
+    """A mask of the lanes that take one."""
+    bits = ", ".join(f"i1 {'false' if source is None else 'true'}" for source in sources)
+    return Value(type_of("i1", len(sources)), f"<{bits}>")
 
 
 def neutral_lanes(state: State, type_: Type, reduction: str, identity: float) -> Value:
