@@ -32,6 +32,7 @@ from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
 from polyml.codegen.passes.unrolling.unroll_rows import unroll_rows
 from polyml.codegen.passes.unrolling.unroll_scatters import unroll_scatters
 from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
+from polyml.codegen.passes.vectors.cut_conditions import cut_conditions
 from polyml.codegen.passes.vectors.cut_edges import cut_edges, cut_vectors
 from polyml.codegen.passes.vectors.ragged_tiles import widen_tiles
 from polyml.codegen.passes.vectors.vectorize import vectorize
@@ -108,6 +109,8 @@ PASSES: tuple[Pass, ...] = (
     ),
     # Ordering: before vectors, whose masks are constants then.
     Pass("cut_edges", lambda f, _: (cut_edges(f), ())),
+    # Ordering: before vectors, so that each part has whole ones.
+    Pass("cut_conditions", lambda f, o: (cut_conditions(f) if o.vector_bytes < o.line_bytes else f, ())),
     # Ordering: when loops have been chosen for vectors, and before they are cut, since such a loop takes one vector after another.
     Pass("order_by_place", lambda f, o: (f if o.precise else order_by_place(f, vector_bytes=o.vector_bytes), ())),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.

@@ -146,9 +146,9 @@ def _grouped(values: Sequence[Expr]) -> tuple[list[Expr], Set[Expr]]:
         if len(totals) > 1:
             together.setdefault(tuple(totals), []).append(term)
     parts: dict[Apply, list[_Terms]] = {}
-    for totals, group in together.items():
+    for having_all, group in together.items():
         if len(group) > 1 and any(not negative for negative, _ in group):
-            for total in totals:
+            for total in having_all:
                 parts.setdefault(total, []).append(Counter(group))
     whole: set[Expr] = set()
 

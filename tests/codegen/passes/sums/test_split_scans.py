@@ -31,7 +31,7 @@ WARPED = "abs(x[i + 1, j] - x[i, j]) + min(x[i - 1, j - 1], x[i - 1, j], x[i, j 
 
 def _loops(value: str, columns: int, target: pm.Target, dtype: str = "f64") -> str:
     program = pm.einsum(SWEEP.format(dtype=dtype, value=value), target=target, threads=1)
-    return program.lower(np.zeros((9, columns), {"f64": "f8", "f32": "f4"}[dtype])).text("loops")
+    return str(program.lower(np.zeros((9, columns), {"f64": "f8", "f32": "f4"}[dtype])).text("loops"))
 
 
 def _is_split(value: str, columns: int, target: pm.Target, dtype: str = "f64") -> bool:
