@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from polyml.schedule.blocking.order import rows_to_l1
 from polyml.schedule.blocking.sides import Sides
@@ -20,6 +20,7 @@ __all__ = [
     "is_held",
     "is_near",
     "is_read_once",
+    "lines_meet",
     "packed_rows",
     "panel_by_panel",
     "rows_meet",
@@ -37,6 +38,9 @@ FEW_USES_IN_L2 = 80
 
 FEW_ROW_USES = 256
 """Uses of an element of the broadcast operand below which its copy shows, where its rows are contiguous along the tile's."""
+
+MANY_VECTORS = 20
+"""Vectors of the vector operand that an element of the broadcast operand is multiplied with, at least, for a copy of it, a cycle, to be less than what reading its line from L2 for each panel takes: Zen 3, per cent of the peak, f32 256 tn, tt 82, 85 -> 90, 91, 160 83, 90 -> 86.5, 85."""
 
 FEW_PANELS = 16
 """Panels of the vector operand up to which rows that L2 holds are read from there, however far apart their elements are. One panel reads each element once: 60 x 4 rows of 200 terms, every fourth element of x, times 32 columns 52 us packed, 27 where they lie."""
@@ -74,7 +78,7 @@ def packed_rows(
     once: bool,
 ) -> str | None:
     """The broadcast operand, when its elements along the reduction are apart and it does not stay close anyway (in L1, or in L2 where a tile's rows are neighbours, one or two cache lines
-    per iteration, or panels are few), unless it is read `once` (`is_read_once`), or its rows `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
+    per iteration, or panels are few), unless it is read `once` (`is_read_once`), or its rows or their lines `meet`. short: C is written in the order of its memory, and rows that L1 holds packed only are packed, too. tall: a tile has more rows than there are registers for their addresses, since distances of rows are no numbers."""
     operand, reduced = sides.others[0], sides.reduced
     size = model.itemsize * prod(e for i, e in model.extents.items() if operand.stride(i) != 0 and i not in sides.batch)
     apart = abs(operand.stride(reduced[-1]) or 0) != 1
@@ -109,6 +113,21 @@ def rows_meet(
         and _pages_apart(model, sides, rows)
         and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
     )
+
+
+def lines_meet(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> bool:
+    """Whether a tile's rows are neighbours whose lines, one for each term, meet in sets of L1 that are full with them and a panel, and packed rows would pass by panels that stay there: for each panel these lines come from L2 again."""
+    operand, (*outer, last) = sides.others[0], sides.reduced
+    step = abs(operand.stride(last) or 0) * model.itemsize
+    if outer or operand.stride(rows) != 1 or step < target.line_bytes:
+        return False
+    panel = depth[last] * tile.vectors * target.vector_bytes
+    ways, met = target.l1_bytes // WAY, ceil(depth[last] * max(gcd(step, WAY), target.line_bytes) / WAY)
+    vectors = prod(model.extents[i] for i in (*sides.columns, sides.lanes)) // target.lanes(model.itemsize)
+    room = ways - ceil(panel / WAY)
+    return vectors >= MANY_VECTORS and met >= room and rows_pass(model, sides, tile, depth, target)
 
 
 def _pages_apart(model: StatementModel, sides: Sides, rows: str) -> bool:

@@ -16,7 +16,15 @@ from math import prod
 
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.in_order import comes_again, in_order_worth, reads_in_order
-from polyml.schedule.blocking.operands import is_held, is_near, is_read_once, packed_rows, panel_by_panel, rows_meet
+from polyml.schedule.blocking.operands import (
+    is_held,
+    is_near,
+    is_read_once,
+    lines_meet,
+    packed_rows,
+    panel_by_panel,
+    rows_meet,
+)
 from polyml.schedule.blocking.order import columns_in_l1, tile_order
 from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
 from polyml.schedule.blocking.shares import even_for_threads, sharing_threads
@@ -121,7 +129,8 @@ def _with_tile(
     """The blocks of a contraction with this register tile."""
     scop, model, sides, ends = given.scop, given.model, given.sides, given.ends
     width = tile.vectors * target.lanes(model.itemsize)
-    if packed and not turned and not ends and not is_near(model, sides, {}, target):
+    walked = packed and not (turned or ends) and not is_near(model, sides, {}, target)
+    if walked and not lines_meet(model, sides, rows, tile, shares(model, sides, tile, target), target):
         strips = strips_of(scop, model, sides, rows, tile, target, parts=given.is_alone)
         if strips is not None:
             made = in_strips(model, sides, rows, tile, width, packed=strips == "packed")
@@ -185,7 +194,7 @@ def _row_operand(
 ) -> str | None:
     """The operand whose rows are packed, a tile's together; None where none is."""
     model, sides = given.model, given.sides
-    meet = rows_meet(model, sides, rows, tile, depth, target)
+    meet = rows_meet(model, sides, rows, tile, depth, target) or lines_meet(model, sides, rows, tile, depth, target)
     once = is_read_once(given.scop, model, sides, rows)
     return packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
 

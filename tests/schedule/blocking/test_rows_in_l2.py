@@ -95,6 +95,26 @@ def test_blocks_are_no_shorter_where_packed_rows_pass(columns: int, block: int) 
     assert ("rows along each panel" in explained) == (block == 256)
 
 
+@pytest.mark.parametrize(
+    ("n", "columns", "layout", "dtype", "passing"),
+    [
+        (256, 272, "tn", "f32", True),
+        (264, 256, "tn", "f32", False),
+        (256, 152, "tt", "f32", False),
+        (128, 128, "tt", "f64", True),
+        (128, 128, "nt", "f64", False),
+    ],
+)
+def test_rows_whose_lines_meet_are_packed_even_if_l2_holds_them(
+    n: int, columns: int, layout: str, dtype: str, passing: bool
+) -> None:
+    """Terms 1 KiB apart: a quarter of the lines for each of four sets of L1, which come from L2 again for each panel. Not of few columns, for which the copy would show."""
+    x, y, expected = integers(layout, dtype, {"n": n, "k": 128, "m": columns})
+    function = product(layout, dtype, small(512 << 10), threads=1)
+    assert ("rows along each panel" in str(function.explain(x, y))) == passing
+    np.testing.assert_array_equal(function(x, y), expected)
+
+
 def test_packed_rows_are_read_from_end_to_end_and_stored_without_masks() -> None:
     """Rows contiguous along the sum: a register tile's at a time. Six lanes of eight are stored as four and two."""
     x, y, _ = integers("nn", "f32", SIZES)
