@@ -27,7 +27,7 @@ class Blocking:
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
     indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (blocking/order.py). rows_ahead: all rows are packed once per block of the reduction, whose
     blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. row_lines: what a register tile has of each of their terms is a cache line, or a half. in_place: a block of the vector operand is as good as a panel where it lies. rows_in_l2: so many packed rows go along one panel after the other, which stays in L1; 0: panels follow each other along a tile's rows.
-    last: vectors of the last register tiles along the lanes, where other ones than whole tiles and what is left are better. strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (blocking/rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
+    last: vectors of the last register tiles along the lanes, where other ones than whole tiles and what is left are better. strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. beside: of the lanes, how many are finished one packed strip after the other before they are laid out (0: those of a block). rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (blocking/rest_columns.py). ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
 
     statement: str
@@ -56,6 +56,7 @@ class Blocking:
     rows_in_l2: int = 0
     last: tuple[int, ...] = ()
     strips: bool = False
+    beside: int = 0
     rest: int = 0
     rest_lanes: str = ""
     ends: Mapping[str, Affine] = field(default_factory=dict)
@@ -95,8 +96,8 @@ class Blocking:
         tile = f"register tile {self.tile.rows} {self.rows} x {tile}" if self.rows else tile
         how = "read once, in order" if not self.packed else f"packed in panels of {self.width}"
         packed = f"{self.vector_operand} " + ("read where it lies" if self.in_place or self.strips else how)
-        if self.strips:
-            packed += f", in strips of {self.width}"
+        if self.strips or self.beside:
+            packed += f", in strips of {self.width}" if self.strips else ", one after the other"
         packed += f", {self.row_operand} in panels of {self.tile.rows}" if self.row_operand is not None else ""
         packed += ", tiles in the order of the result" if self.result_order else ""
         packed += " ahead of all columns" if self.rows_ahead else ""

@@ -24,7 +24,7 @@ from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "in_strips", "strip_depth", "strips_of"]
+__all__ = ["LEAST_ROW", "LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "in_strips", "strip_depth", "strips_of"]
 
 MOST_ROWS = 1024
 """Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""
@@ -39,7 +39,8 @@ PACKED_TILES = 8
 """The same where the strip is packed: a step of that costs as much as a third of one of a tile."""
 
 PACKED_APART = 3
-"""The same where L2 would not hold it, either, where it lies, or lanes run across its rows."""
+"""The same where L2 would not hold it, either, where it lies, or lanes run across its rows; or these are narrow and L1 holds no two strips: the first tile packs what the others would reach in L2 line by line. Zen 3, where they lie, packed: 24 rows times
+384 x 4000 1.03, 0.87 ms, 1000 x 4000 2.84, 2.44, 42 times 512 x 3000 1.49, 1.41, f64 40 times 160 x 20160 8.0, 6.1; 42 times 250 x 4032, of which L1 holds two, 0.89, 0.96."""
 
 MOST_USES, LEAST_DEPTH = 256, 32
 """Rows of the result, and terms, for strips across rows (and rows for parts of a sum, and where they are neighbours): with more, transposing a block takes little beside what is computed, and with fewer terms pieces of the result's rows as wide as a strip are what memory waits for.
@@ -62,7 +63,7 @@ MOST_IN_SET_IN_PARTS = 256
 
 LEAST_ROW = 2
 """Lines of a strip's row, at least, for the next cache to make good for what L2 has no room for: a tile of 16 registers takes one from each page. Zen 3, f32, strips where they lie, blocks: 16 rows times 4096 x 4096 24.8, 9.8 ms, times
-2048 x 2048 6.1, 2.2; strips packed, blocks: times 1024 x 4096 2.9, 2.1."""
+2048 x 2048 6.1, 2.2; strips packed, blocks: times 1024 x 4096 2.9, 2.1. And for many tiles to take parts of the sum's from L2: 64, 120 rows times 2304 x 768 3.9, 6.8 ms in strips, 2.6, 4.6 in blocks."""
 
 
 def strip_depth(model: StatementModel, sides: Sides, width: int, target: Target) -> dict[str, int]:
@@ -123,10 +124,13 @@ def strips_of(
     if in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY):
         return "in place"
     met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
-    if tiles < PACKED_TILES and width * size < LEAST_ROW * target.line_bytes and met > 2 * WAYS:
+    narrow = width * size < LEAST_ROW * target.line_bytes
+    if narrow and (met > 2 * WAYS if tiles < PACKED_TILES else not whole):
         return None
     if tiles < PACKED_TILES and met <= (most_in_set if whole else MOST_IN_SET_IN_PARTS):
-        return "in place"
+        # L1 has no room for a strip and what comes of the next one.
+        long = narrow and whole and 2 * strip > target.l1_bytes
+        return "packed" if long and tiles >= PACKED_APART else "in place"
     if not whole:
         return "in place" if met <= 2 * WAYS else None
     return "packed" if tiles >= PACKED_APART else None

@@ -1,4 +1,6 @@
-"""Contractions whose result another statement lays out along a column of the vector operand: one value of that index at a time, of which a few wait until they are laid out together."""
+"""Contractions whose result another statement lays out along a column of the vector operand: one value of that index at a time, of which a few wait until they are laid out together.
+
+The operand is read where it lies, in strips; or packed, a block at a time, or a long narrow strip after the other, by the first tile that reads it, while the tiles ask for the next one."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.register_tile import contraction_tile
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import TOGETHER, by_stride, even, shares, widths
-from polyml.schedule.blocking.strips import strips_of
+from polyml.schedule.blocking.strips import LEAST_ROW, strips_of
 from polyml.schedule.blocking.symbolic import Contraction
 from polyml.schedule.blocking.worth import packing_pays
 from polyml.schedule.cost import StatementModel
@@ -41,10 +43,13 @@ def turned_blocks(given: Contraction, across: str, target: Target) -> Blocking |
     width, few = tile.vectors * target.lanes(model.itemsize), _laid_out_together(model, sides, across, target)
     others = [i for i in sides.columns if i != across]
     waiting = few * prod(model.extents[i] for i in sides.rows)
-    strips = strips_of(given.scop, model, sides, rows, tile, target, most_in_set=MOST_IN_SET) == "in place"
-    depth = {i: model.extents[i] for i in sides.reduced} if strips else shares(model, sides, tile, target)
+    kind = strips_of(given.scop, model, sides, rows, tile, target, most_in_set=MOST_IN_SET)
+    strips = kind == "in place"
+    narrow = width * model.itemsize < LEAST_ROW * target.line_bytes
+    one_by_one = strips or (kind == "packed" and narrow)  # of wide ones, whose rows meet in L2, a block is packed
+    depth = {i: model.extents[i] for i in sides.reduced} if one_by_one else shares(model, sides, tile, target)
     # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
-    deep = waiting if strips else max(prod(depth.values()), waiting)
+    deep = waiting if one_by_one else max(prod(depth.values()), waiting)
     blocks = widths(model, sides, others, width, max(1, deep // 2), target, first=sides.lanes)
     alone = blocks[sides.lanes] < model.extents[sides.lanes] or prod(blocks[i] for i in others if i != sides.lanes) == 1
     if (
@@ -56,9 +61,13 @@ def turned_blocks(given: Contraction, across: str, target: Target) -> Blocking |
         # Memory delivers pairs of lines. Of a part of a row, or of one whose neighbour is in another block, tiles would ask for lines behind theirs, which are not the next ones.
         blocks[sides.lanes] = min(width, blocks[sides.lanes])
     sizes = {**depth, **blocks, across: 1, rows: model.extents[rows]}
+    beside = 0
+    if one_by_one and not strips:
+        beside, sizes[sides.lanes] = blocks[sides.lanes], width
     return replace(
         blocks_of(model, sides, rows, tile, width, sizes, packed=not strips),
         strips=strips,
+        beside=beside,
         turned=True,
         across=across,
         together=min(few, model.extents[across]),

@@ -66,3 +66,22 @@ def test_values(shape: tuple[int, int, int, int], dtype: str, few: int, target: 
     expected = np.einsum("aebd,ce->dcba", x, y, optimize=True)
     found = polyml.einsum(TEXT.format(dtype), target=target, threads=threads)(x, y)
     np.testing.assert_array_equal(found, expected)
+
+
+@pairwise(
+    ("shape", [(40, 384, 100), (33, 350, 61), (17, 390, 48)]),
+    ("dtype, few", [("f32", 24), ("f64", 19)]),
+    ("threads", [1, 2]),
+)
+def test_long_strips_are_packed_one_after_the_other(
+    shape: tuple[int, int, int], dtype: str, few: int, threads: int
+) -> None:
+    """Vectors of 256 bits: a strip is a line wide, and L1 has no room for two of them. All of a row are finished before they are laid out."""
+    text = 'def f(x: {0}["A D B"], y: {0}["C D"]):\n    z[c, b, a] = x[a, d, b] * y[c, d]\n    return z\n'
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, shape, np.int8).astype(dtype.replace("f", "float"))
+    y = rng.integers(-3, 4, (few, shape[1])).astype(x.dtype)
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, cores=2)
+    f = polyml.einsum(text.format(dtype), target=target, threads=threads)
+    assert "one after the other" in str(f.explain(x, y))
+    np.testing.assert_array_equal(f(x, y), np.einsum("adb,cd->cba", x, y, optimize=True))

@@ -43,7 +43,7 @@ def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int)
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
-@pairwise(("k", [2304, 1300, 2049]), ("n", [16, 23, 120]), ("dtype", ["f4", "f8"]), ("threads", [1, 2]))
+@pairwise(("k", [2304, 1300, 2049]), ("n", [16, 23, 41]), ("dtype", ["f4", "f8"]), ("threads", [1, 2]))
 def test_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, dtype: str, threads: int) -> None:
     """More terms than TLBs reach rows: each part is added to the result."""
     x, y = integers(n, k, dtype=dtype), integers(k, 301, dtype=dtype, seed=1)
@@ -229,14 +229,40 @@ def test_tiles_write_row_by_row() -> None:
         ("x86-64-v3", (16, 2048, 2048), False),
         ("x86-64-v3", (16, 2048, 2000), True),
         ("x86-64-v3", (64, 300, 2048), True),
+        ("x86-64-v3", (64, 2304, 768), False),
+        ("x86-64-v4", (64, 2304, 768), True),
         ("x86-64-v4", (16, 2048, 2048), True),
     ],
 )
 def test_narrow_strips_whose_rows_meet_are_blocks(name: str, shape: tuple[int, int, int], strips: bool) -> None:
-    """A tile of 16 registers takes a line from each page, and L2 has no room for them: not of rows that lie elsewhere in their pages, of many tiles, whose strips are packed, or of three lines."""
+    """A tile of 16 registers takes a line from each page, and L2 has no room for them, or many tiles take a part of the sum's from L2 one after the other: not of rows that lie elsewhere in their pages, of many tiles over the whole sum, whose strips are packed, or of three lines."""
     n, k, m = shape
     target = Target(name, l1_bytes=32 << 10, l2_bytes=512 << 10)
     f = polyml.einsum(TEXT.format("f32"), target=target)
     lines = f.explain(np.zeros((n, k), np.float32), np.zeros((k, m), np.float32)).splitlines()
     (plan,) = (line for line in lines if "blocking" in line)
     assert ("in strips of" in plan or "blocks of m by 16" in plan) == strips, plan
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "packed"),
+    [
+        ("x86-64-v3", (24, 384, 4000), True),
+        ("x86-64-v3", (24, 240, 4032), False),
+        ("x86-64-v3", (12, 384, 4000), False),
+        ("x86-64-v4", (24, 384, 4000), False),
+    ],
+)
+def test_long_narrow_strips_are_packed_by_the_first_of_few_tiles(
+    name: str, shape: tuple[int, int, int], packed: bool
+) -> None:
+    """L1 has no room for two strips: not short ones, of two tiles, or of three lines."""
+    n, k, m = shape
+    f = polyml.einsum(TEXT.format("f32"), target=Target(name, l1_bytes=32 << 10, l2_bytes=512 << 10), threads=1)
+    x, y = integers(n, k), integers(k, m, seed=1)
+    text = f.lower(x, y).text("loops")
+    assert ("y_panels" in text) == packed
+    tile = text[text.index("z_value = 0") :]
+    assert not packed or "y_panels[0, k, m - m_tile] = y[k, m]" in tile[: tile.index("z[n")], text
+    if name == "x86-64-v3":
+        np.testing.assert_array_equal(f(x, y), x @ y)

@@ -77,12 +77,13 @@ class _Builder(BlockRows):
         """Blocks of the vector side that have a vector's length of the index `across`: the contraction for one value of it after the other, then the block's result is transposed."""
         plan, after = self.nest.plan, self.nest.after
         own = tuple(name for name in self.everything if name not in after)
-        others = [i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and i != across]
+        blocks = {**plan.sizes, **({plan.lanes: plan.beside} if plan.beside else {})}
+        others = [i for i in (*plan.vector_side, plan.lanes) if blocks[i] < plan.extents[i] and i != across]
         loops = [self.loop(across, self.everything, tile=plan.together)]
-        loops += [self.loop(index, self.everything, tile=plan.sizes[index]) for index in others]
+        loops += [self.loop(index, self.everything, tile=blocks[index]) for index in others]
         if self.threads > 1:
             counts = [-(-plan.extents[across] // plan.together)]
-            counts += [-(-plan.extents[index] // plan.sizes[index]) for index in others]
+            counts += [-(-plan.extents[index] // blocks[index]) for index in others]
             shared = counts.index(max(counts))
             loops[shared] = loops[shared].marked("parallel")
         sums = [i for i in plan.reduced if plan.blocked(i)]
@@ -90,7 +91,9 @@ class _Builder(BlockRows):
         def one(node: isl.ScheduleNode) -> isl.ScheduleNode:
             if plan.strips:
                 return self.strips(node, None)
-            return around(node, [self.loop(across, own)], lambda n: self.columns(n, sums, own, None))
+            inner = [self.loop(across, own)]
+            inner += [self.loop(plan.lanes, own, tile=plan.width)] if plan.beside > plan.width else []
+            return around(node, inner, lambda n: self.columns(n, sums, own, None))
 
         def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
             parts: list[Part] = [(own, "", one)]
