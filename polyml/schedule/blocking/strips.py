@@ -19,7 +19,7 @@ from polyml.expressions import reads_of
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.sides import Sides, is_plain
 from polyml.schedule.blocking.sizes import even
-from polyml.schedule.cost import StatementModel
+from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
 from polyml.target import Target
@@ -118,13 +118,13 @@ def strips_of(
         return None
     if across:
         return "packed" if whole and tiles >= PACKED_APART and uses <= MOST_USES and depth >= LEAST_DEPTH else None
-    strip = width * depth * size
+    strip, narrow = width * depth * size, width * size < LEAST_ROW * target.line_bytes
     in_l1 = 3 * strip <= 2 * target.l1_bytes
     # Three quarters of each set at most.
-    if in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY):
+    in_l1 = in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY)
+    if in_l1 and (along or not narrow or _fit_beside_rows(model, sides, sizes, width, target)):
         return "in place"
     met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
-    narrow = width * size < LEAST_ROW * target.line_bytes
     if narrow and (met > 2 * WAYS if tiles < PACKED_TILES else not whole):
         return None
     if tiles < PACKED_TILES and met <= (most_in_set if whole else MOST_IN_SET_IN_PARTS):
@@ -146,14 +146,29 @@ def in_strips(
     return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
 
 
+def _fit_beside_rows(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> bool:
+    """Whether L1 holds a strip beside a tile's rows that are neighbours, a line for each term, wherever both begin: where most arrays do, behind the beginning of a line, a narrow strip's rows are parts of two lines."""
+    strip = _most_in_set(model, sides, sizes, width, target, WAY, begin=target.line_bytes // 4)
+    rows = _most_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0])
+    return strip + rows <= target.l1_bytes // WAY
+
+
 def _most_in_set(
-    model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target, way: int
+    model: StatementModel,
+    sides: Sides,
+    sizes: Mapping[str, int],
+    width: int,
+    target: Target,
+    way: int,
+    *,
+    operand: AccessModel | None = None,
+    begin: int = 0,
 ) -> int:
-    """Lines of a strip that meet in one set of a cache, at most. way: bytes that one line of each set makes."""
+    """Lines of a strip that meet in one set of a cache, at most. way: bytes that one line of each set makes. operand: the vector operand, or another; begin: bytes of the strip's place behind the beginning of a line."""
     line, size = target.line_bytes, model.itemsize
-    steps = [(sides.operand.stride(i) or 0) * size for i in sides.reduced]
+    steps = [((operand or sides.operand).stride(i) or 0) * size for i in sides.reduced]
     met: Counter[int] = Counter()
     for at in product(*(range(sizes[i]) for i in sides.reduced)):
         start = sum(step * k for step, k in zip(steps, at, strict=True)) // line
-        met.update((start + k) % (way // line) for k in range(ceil(width * size / line)))
+        met.update((start + k) % (way // line) for k in range(ceil((begin + width * size) / line)))
     return max(met.values())
