@@ -147,10 +147,12 @@ def in_strips(
 
 
 def _fit_beside_rows(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> bool:
-    """Whether L1 holds a strip beside a tile's rows that are neighbours, a line for each term, wherever both begin: where most arrays do, behind the beginning of a line, a narrow strip's rows are parts of two lines."""
+    """Whether L1 holds a strip beside a tile's rows that are neighbours, in three quarters of each set at most, wherever both begin: where most arrays do, behind the beginning of a line, a narrow strip's rows are parts of two
+    lines, and what a term has of a tile's rows may be."""
     strip = _most_in_set(model, sides, sizes, width, target, WAY, begin=target.line_bytes // 4)
-    rows = _most_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0])
-    return strip + rows <= target.l1_bytes // WAY
+    anywhere = target.line_bytes - model.itemsize + 1
+    rows = _most_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0], begin=anywhere)
+    return 4 * (strip + rows) <= 3 * (target.l1_bytes // WAY)
 
 
 def _most_in_set(
