@@ -106,7 +106,13 @@ def _scop(
     if may_arrange(options):
         apart = scop
         machine = options.machine
-        scop = joined_indices(scop, machine.vector_bytes, registers=machine.vector_registers, turns=not machine.is_cuda)
+        scop = joined_indices(
+            scop,
+            machine.vector_bytes,
+            line_bytes=machine.line_bytes,
+            registers=machine.vector_registers,
+            turns=not machine.is_cuda,
+        )
         notes = _joined(apart, scop)
     if options.verify:
         prove_in_bounds(scop)

@@ -27,8 +27,8 @@ from polyml.sets.shapes import element_count
 
 __all__ = ["joined_indices"]
 
-VECTORS = 4
-"""Rows of as many vectors lose little at their end."""
+LONG = 4
+"""Rows of as many vectors, or as many lines where these are longer, lose little at their end."""
 
 OTHERS = 4
 """Registers of a tile of two vectors that are no sums: the vectors, and two in flight."""
@@ -43,13 +43,15 @@ LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
 
 
-def joined_indices(scop: Scop, lanes_bytes: int, *, registers: int = 32, turns: bool = True) -> Scop:
-    """The scop with the rows of its contractions' results joined where they are short and not some whole vectors, or no whole register tiles, all indices that can be where there is no contraction or an
+def joined_indices(
+    scop: Scop, lanes_bytes: int, *, line_bytes: int = 0, registers: int = 32, turns: bool = True
+) -> Scop:
+    """The scop with the rows of its contractions' results joined where they are short and not some whole vectors and lines, or no whole register tiles, all indices that can be where there is no contraction or an
     operand is read a few times only,
     and for symbolic sizes all indices of reductions that can be; the same object where nothing can be.
 
     Args:
-        lanes_bytes: of a vector register. registers: how many there are. turns: whether copies transpose blocks in registers.
+        lanes_bytes: of a vector register. line_bytes: of a cache line. registers: how many there are. turns: whether copies transpose blocks in registers.
     """
     if any(s.loop_depth or s.argument is not None for s in scop.statements.values()):
         return scop
@@ -62,7 +64,7 @@ def joined_indices(scop: Scop, lanes_bytes: int, *, registers: int = 32, turns: 
             scop = _neighbours(scop, statement.name)
             scop = with_short_ends(scop, statement.name) if turns else scop
         elif statement.kind == "update":
-            scop = _rows(scop, statement.name, lanes_bytes, registers)
+            scop = _rows(scop, statement.name, lanes_bytes, line_bytes, registers)
             scop = _in_a_row(scop, statement.name)
             scop = _short_columns(scop, statement.name)
     return scop if scop is given else with_used_sizes(scop)
@@ -80,11 +82,11 @@ def _is_contraction(statement: Statement) -> bool:
     return statement.kind == "update" and len(moving) > 1
 
 
-def _rows(scop: Scop, name: str, lanes_bytes: int, registers: int) -> Scop:
+def _rows(scop: Scop, name: str, lanes_bytes: int, line_bytes: int, registers: int) -> Scop:
     """One statement's rows, as often as there is another dimension outside."""
     while True:
         statement = scop.statements[name]
-        pair = _short_row(scop, statement, lanes_bytes, registers)
+        pair = _short_row(scop, statement, lanes_bytes, line_bytes, registers)
         found = None if pair is None else Joining(scop).all(name, pair)
         if found is None:
             return scop
@@ -117,12 +119,17 @@ def _pairs(statement: Statement) -> dict[tuple[str, str], None]:
     return found
 
 
-def _short_row(scop: Scop, statement: Statement, lanes_bytes: int, registers: int) -> tuple[str, str] | None:
-    """Two indices of the result that lie side by side, where the inner one's rows should be longer: the last two; or those before the last, where lanes run along that, unless a row is a register tile by itself, or several."""
+def _short_row(
+    scop: Scop, statement: Statement, lanes_bytes: int, line_bytes: int, registers: int
+) -> tuple[str, str] | None:
+    """Two indices of the result that lie side by side, where the inner one's rows should be longer: the last two; or those before the last, where lanes run along that, unless a row is a register tile by itself, or several.
+
+    Where vectors are shorter than lines, rows that are no whole lines end in half a register tile, and each strip of every other row lies in two lines where it could lie in one."""
     names = plain_indices(statement.target.subscripts)
     shape = scop.arrays[statement.target.array].shape
     extents = box_extents(scop, statement)
-    lanes = max(1, lanes_bytes // scop.arrays[statement.target.array].dtype.itemsize)
+    size = scop.arrays[statement.target.array].dtype.itemsize
+    lanes, whole = max(1, lanes_bytes // size), max(1, lanes_bytes // size, line_bytes // size)
     if extents is None or len(extents) <= len(names) or prod(e.constant for e in extents.values()) < LEAST_WORK:
         return None
     for end, least in ((len(names), 0), (len(names) - 1, (registers - OTHERS) // 2)):
@@ -131,10 +138,10 @@ def _short_row(scop: Scop, statement: Statement, lanes_bytes: int, registers: in
             continue
         row = shape[end - 1].constant
         if least:
-            short = row > least and row % least != 0 and row < VECTORS * lanes
+            short = row > least and row % least != 0 and row < LONG * lanes
             if short and Joining(scop).all(statement.name, (outer, inner)) is not None:
                 return outer, inner
-        elif row <= lanes or (row % lanes != 0 and row < VECTORS * lanes):
+        elif row <= lanes or (row % whole != 0 and row < LONG * whole):
             return outer, inner
     return None
 

@@ -37,9 +37,12 @@ def test_rows_with_what_follows_them(height: int, width: int) -> None:
     np.testing.assert_array_equal(function(x, w, b, r), expected)
 
 
-@pytest.mark.parametrize(("size", "joined"), [(8, True), (16, False), (24, False)])
-def test_rows_of_a_single_vector(size: int, joined: bool) -> None:
-    """A register tile of a single vector loads once for each sum."""
+@pytest.mark.parametrize(
+    ("size", "joined"),
+    [(8, True), (16, False), (24, True), (32, False), (40, True), (56, True), (64, False), (72, False)],
+)
+def test_rows_of_a_single_vector_or_half_a_line_more(size: int, joined: bool) -> None:
+    """A register tile of a single vector loads once for each sum, and behind half a line the next row's tiles lie across lines."""
     text = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
     x, w = numbers(24, size, size), numbers(40, 24, seed=1)
     assert indices_of(text, x, w, target=Target("x86-64-v3")) == (("o", "p_q", "c") if joined else ("o", "p", "q", "c"))
