@@ -42,7 +42,7 @@ from polyml.schedule.blocking.sizes import (
     whole_sizes,
     widths,
 )
-from polyml.schedule.blocking.strips import in_strips, strip_depth, strips_of
+from polyml.schedule.blocking.strips import in_strips, strip_depth, strips_of, waits_for_pages
 from polyml.schedule.blocking.symbolic import UNBOUNDED, Contraction, at_large
 from polyml.schedule.blocking.tile_limits import UNKNOWN_ROWS, chosen_tile, tile_limits
 from polyml.schedule.blocking.turned import turned_blocks
@@ -133,8 +133,10 @@ def _with_tile(
     if walked and not lines_meet(model, sides, rows, tile, shares(model, sides, tile, target), target):
         strips = strips_of(scop, model, sides, rows, tile, target, parts=given.is_alone)
         if strips is not None:
-            made = in_strips(model, sides, rows, tile, width, packed=strips == "packed")
-            return replace(made, sizes={**made.sizes, **strip_depth(model, sides, width, target)})
+            deep = strip_depth(model, sides, width, target)
+            far = strips == "packed" or waits_for_pages(model, sides, rows, tile, deep)
+            made = in_strips(model, sides, rows, tile, width, packed=far)
+            return replace(made, sizes={**made.sizes, **deep})
     if not packed and (turned or not reads_in_order(model, sides, tile, target)):
         return None
     parts = packed and not (turned or ends or given.reads_windows)

@@ -3,7 +3,7 @@ multiplied with it.
 
 Packing a block of many panels moves every element from the last cache to L2 while nothing is computed. A strip needs no such block: its lines are asked for from inside the tiles of
 the strip before (codegen/prefetch/strips.py). It is read where it lies if L1 holds it there (rows a multiple of a page apart would meet in a few of its sets), or if L2 does and few tiles read it. Else it is packed, from L2,
-as it is where lanes run across rows that are contiguous along the sum.
+as it is where lanes run across rows that are contiguous along the sum, and where its rows are more pages than first-level TLBs reach and the tile's steps are short.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["LEAST_ROW", "LEAST_TILES", "MOST_ROWS", "PACKED_TILES", "WAY", "in_strips", "strip_depth", "strips_of"]
+__all__ = [
+    "LEAST_ROW",
+    "LEAST_TILES",
+    "MOST_ROWS",
+    "PACKED_TILES",
+    "WAY",
+    "in_strips",
+    "strip_depth",
+    "strips_of",
+    "waits_for_pages",
+]
 
 MOST_ROWS = 1024
 """Rows of a strip, at most: each may lie in a page of its own, and second-level TLBs have some 1500 entries."""
@@ -64,6 +74,17 @@ MOST_IN_SET_IN_PARTS = 256
 LEAST_ROW = 2
 """Lines of a strip's row, at least, for the next cache to make good for what L2 has no room for: a tile of 16 registers takes one from each page. Zen 3, f32, strips where they lie, blocks: 16 rows times 4096 x 4096 24.8, 9.8 ms, times
 2048 x 2048 6.1, 2.2; strips packed, blocks: times 1024 x 4096 2.9, 2.1. And for many tiles to take parts of the sum's from L2: 64, 120 rows times 2304 x 768 3.9, 6.8 ms in strips, 2.6, 4.6 in blocks."""
+
+PAGES = 64
+"""Pages that a first-level TLB reaches, at least: Zen 3's has so many entries, later ones 72 to 96."""
+
+PAGE_CYCLES = 7
+"""Cycles until the second-level TLB has answered, which larger register tiles compute with what a step loads; shorter steps wait where vectors lie across lines. Zen 3 (6 x 2, six cycles), f32, 66 rows of the result, x 16 bytes behind
+a line, of the limit where strips lie and packed: 48, 64, 96, 128 terms 12,544 bytes apart 1.23 and 1.14, 1.33 and 1.11, 1.30 and 1.09, 1.35 and 1.09, 3136 bytes apart (64 terms are 49 pages) 1.15 and 1.16, 1.14 and 1.13, 1.15 and
+1.10, 1.13 and 1.08; x at a line 1.05 to 1.14 either way."""
+
+PACKED_FAR = 4
+"""Register tiles for such a strip to be packed, at least: 4 tiles of 300 terms 1.31 and 1.21 of the limit, 3 of 100 terms 1.17 and 1.21."""
 
 
 def strip_depth(model: StatementModel, sides: Sides, width: int, target: Target) -> dict[str, int]:
@@ -134,6 +155,25 @@ def strips_of(
     if not whole:
         return "in place" if met <= 2 * WAYS else None
     return "packed" if tiles >= PACKED_APART else None
+
+
+def waits_for_pages(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, sizes: Mapping[str, int]
+) -> bool:
+    """Whether a strip read where it lies keeps its tiles waiting for addresses, and they are enough to pack it: its rows, and those of the result that a tile writes, lie in more pages than the first-level TLB reaches, and a
+    step is too short to hide that. sizes: of the sum, all of it."""
+    size = model.itemsize
+    if ceil(prod(model.extents[i] for i in sides.rows) / tile.rows) < PACKED_FAR:
+        return False
+    if any(sizes[i] < model.extents[i] for i in sides.reduced) or tile.rows * tile.vectors / 2 >= PAGE_CYCLES:
+        return False
+    steps = [abs(sides.operand.stride(i) or 0) * size for i in sides.reduced]
+    pages = {
+        sum(step * k for step, k in zip(steps, at, strict=True)) // WAY
+        for at in product(*(range(sizes[i]) for i in sides.reduced))
+    }
+    written = tile.rows if abs(sides.out.stride(rows) or 0) * size >= WAY else 1
+    return len(pages) + written > PAGES
 
 
 def in_strips(

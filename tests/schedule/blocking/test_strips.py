@@ -62,7 +62,8 @@ def test_rows_that_are_neighbours(n: int, k: int) -> None:
     x, y = integers(k, n), integers(k, 301, seed=1)
     text = 'def f(x: f32["K N"], y: f32["K M"]):\n    z[n, m] = x[k, n] * y[k, m]\n    return z\n'
     function = polyml.einsum(text, target=TARGET, threads=1, verify=True)
-    assert "y read where it lies, in strips" in str(function.explain(x, y))
+    wide = polyml.einsum(text, target=V4, threads=1)
+    assert "y read where it lies, in strips" in str(wide.explain(x, y))
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x.T @ y)
 
 
@@ -99,6 +100,30 @@ def test_rows_a_page_apart_are_packed() -> None:
     )
     assert "where it lies" in lies
     assert "where it lies" not in apart
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "k", "m", "packed"),
+    [
+        ("x86-64-v3", 66, 64, 3136, True),
+        ("x86-64-v3", 66, 56, 3136, False),
+        ("x86-64-v3", 66, 64, 784, False),
+        ("x86-64-v3", 66, 96, 784, True),
+        ("x86-64-v3", 41, 300, 601, True),
+        ("x86-64-v3", 18, 300, 601, False),
+        ("x86-64-v4", 64, 64, 3136, False),
+    ],
+)
+def test_rows_in_more_pages_than_a_tlb_reaches_are_packed(name: str, n: int, k: int, m: int, packed: bool) -> None:
+    """For tiles of few cycles a step; three tiles are too few to pack a strip for."""
+    x, y = integers(n, k), integers(k, m, seed=1)
+    features = "-prefer-256-bit" if name == "x86-64-v4" else ""
+    target = Target(name, l1_bytes=32 << 10, l2_bytes=1 << 20, features=features)
+    described = str(polyml.einsum(TEXT.format("f32"), target=target, threads=1).explain(x, y))
+    assert ("packed in panels" in described) == packed
+    assert ("where it lies" in described) != packed
+    function = polyml.einsum(TEXT.format("f32"), target=TARGET, verify=True)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
 def test_tiles_fetch_the_next_strip() -> None:
