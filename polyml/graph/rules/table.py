@@ -26,6 +26,7 @@ from polyml.graph.rules.layouts.small_matrices import part_small_matrices
 from polyml.graph.rules.layouts.turned_results import turn_results
 from polyml.graph.rules.numbers.compared import compare_narrowly
 from polyml.graph.rules.numbers.counts import count_narrowly
+from polyml.graph.rules.numbers.in_floats import sum_in_floats
 from polyml.graph.rules.numbers.pairs import pair_products
 from polyml.graph.rules.numbers.scales import group_scales
 from polyml.graph.rules.numbers.short_numbers import shorten_numbers
@@ -205,6 +206,8 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
     Rule("pairs", _paired),
+    # Ordering: of sums that are not made of pairs, ahead of the rule that converts their operands.
+    _plain("in floats", sum_in_floats, exact=False, needs=("vector_bytes",)),
     _plain("scales", group_scales, exact=False),
     # Ordering: when scales stand beside what they scale.
     _plain("ahead", compute_once),

@@ -23,12 +23,12 @@ from polyml.new_names import fresh_name
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, FloorDiv, affine
 
-__all__ = ["compute_once", "has_all"]
+__all__ = ["USES_SHORT", "compute_once", "has_all"]
 
 _USES = 16
 """How often an element must be used for a pass over all of them to pay."""
 
-_USES_SHORT = 64
+USES_SHORT = 64
 """The same for a short number, with or without its scale, where it does not lie along the sum: a few instructions, in whole vectors, whenever it is packed or used."""
 
 _BLOCK = 16
@@ -81,7 +81,7 @@ def _worth(equation: Equation, tensors: dict[str, Tensor]) -> Iterator[tuple[App
             tensor = tensors[read.tensor]
             elements = max(estimated_bytes(tensor) // tensor.dtype.itemsize, 1)
             across = _is_of_short(node) and plain_index(read.subscripts[-1]) not in equation.reduced
-            if elements * (_USES_SHORT if across else _USES) <= instances:
+            if elements * (USES_SHORT if across else _USES) <= instances:
                 yield use, tensor
                 continue
         waiting += node.args
