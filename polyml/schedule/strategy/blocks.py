@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import islpy as isl
 
@@ -14,11 +14,11 @@ from polyml.schedule.register_tiles import register_tile
 from polyml.schedule.strategy.bands import Band, Place, has_band_below, has_inner_loops, near_rows, take_band
 from polyml.schedule.strategy.contractions.side_by_side import plan_side_by_side
 from polyml.schedule.strategy.facts import Facts
-from polyml.schedule.strategy.lanes import lanes_here
+from polyml.schedule.strategy.lanes import cost_inside, lane_cost, lanes_here
 from polyml.schedule.tree import Kind, is_coincident, kind_of
 from polyml.sets.affine import Affine
 
-__all__ = ["BlockPlan", "groups_of", "plan_block"]
+__all__ = ["BlockPlan", "groups_of", "lanes_in_blocks", "plan_block"]
 
 JAM_GAIN = 1.2
 """How many times cheaper a register tile must be than what the nest can do by itself before loops are distributed for it."""
@@ -49,13 +49,9 @@ def plan_block(band: Band, facts: Facts, place: Place) -> BlockPlan | None:
         return None
     rows: dict[int, dict[int, int]] = {}
     work: dict[int, float] = {}
-    for position in range(sequence.n_children()):
-        child = sequence.child(position).child(0)
-        if kind_of(child) != Kind.band or not is_coincident(child):
-            continue
-        inner = take_band(child, facts, place)
-        wish = None if inner is None else _wish(band, inner, facts) or _wish_beside(band, inner, facts, place)
-        if inner is not None and wish is not None:
+    for position, inner in _nests(sequence, facts, place):
+        wish = _wish(band, inner, facts) or _wish_lanes(band, inner, facts) or _wish_beside(band, inner, facts, place)
+        if wish is not None:
             member, count = wish
             rows.setdefault(member, {})[position] = count
             work[member] = work.get(member, 0.0) + facts.models[inner.core].work
@@ -65,6 +61,34 @@ def plan_block(band: Band, facts: Facts, place: Place) -> BlockPlan | None:
     member = max(rows, key=lambda k: work[k])
     size = _block_size(band, member, max(rows[member].values()), facts)
     return BlockPlan(member, size, frozenset(rows[member]))
+
+
+def lanes_in_blocks(band: Band, lanes: int, facts: Facts, place: Place) -> bool:
+    """Whether a nest below the band has its lanes along a member in blocks of it, the other statements along loops of their own, and that takes fewer instructions than lanes along member `lanes` for all."""
+    sequence = band.node.child(0)
+    if kind_of(sequence) != Kind.sequence:
+        return False
+    apart: dict[str, float] = {}
+    for _, inner in _nests(sequence, facts, place):
+        wish = _wish_lanes(band, inner, facts)
+        if wish is not None:
+            own = band.indices[wish[0]]
+            apart |= {name: facts.models[name].lane_cost(own[name], facts.target) for name in inner.statements}
+    if not apart:
+        return False
+    models = [facts.models[name] for name in band.statements]
+    inside = sum(min(m.instances * apart.get(m.name, inf), cost_inside(m.name, band, facts)) for m in models)
+    return JAM_GAIN * inside < lane_cost(band, lanes, facts)
+
+
+def _nests(sequence: isl.ScheduleNode, facts: Facts, place: Place) -> Iterator[tuple[int, Band]]:
+    """Parallel loops among the children of a sequence, and their positions."""
+    for position in range(sequence.n_children()):
+        child = sequence.child(position).child(0)
+        if kind_of(child) == Kind.band and is_coincident(child):
+            inner = take_band(child, facts, place)
+            if inner is not None:
+                yield position, inner
 
 
 def _is_sweep_of_rows(node: isl.ScheduleNode) -> bool:
@@ -112,6 +136,31 @@ def _wish(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
     return best
 
 
+def _wish_lanes(outer: Band, inner: Band, facts: Facts) -> tuple[int, int] | None:
+    """The outer member along which the inner nest would have its lanes, and the iterations of its register tile: few queries whose keys are read where they lie."""
+    if lanes_here(inner, facts) is not None or not has_inner_loops(inner.core, inner, facts):
+        return None
+    for k in range(len(outer.loops)):
+        model, index = facts.models[inner.core], outer.indices[k][inner.core]
+        both = _joined(outer, k, inner)
+        if outer.extents[k] < facts.lanes(inner.core) or lanes_here(both, facts) != 0:
+            continue
+        rows = [member[inner.core] for member in inner.indices]
+        tile = min((register_tile(model, row, index, facts.target) for row in rows), key=lambda tile: tile.cost)
+        return k, tile.vectors * facts.lanes(inner.core)
+    return None
+
+
+def _joined(outer: Band, member: int, inner: Band) -> Band:
+    """The inner band with a member of the outer one ahead of its own."""
+    return replace(
+        inner,
+        loops=(outer.loops[member], *inner.loops),
+        indices=(outer.indices[member], *inner.indices),
+        extents=(outer.extents[member], *inner.extents),
+    )
+
+
 def _wish_beside(outer: Band, inner: Band, facts: Facts, place: Place) -> tuple[int, int] | None:
     """The outer member whose iterations the inner nest would have side by side, each with lanes along its sum, and how many: rows of queries that share keys."""
     if lanes_here(inner, facts) is not None or not has_inner_loops(inner.core, inner, facts):
@@ -119,13 +168,7 @@ def _wish_beside(outer: Band, inner: Band, facts: Facts, place: Place) -> tuple[
     for k in range(len(outer.loops)):
         if outer.extents[k] < 2:
             continue
-        both = replace(
-            inner,
-            loops=(outer.loops[k], *inner.loops),
-            indices=(outer.indices[k], *inner.indices),
-            extents=(outer.extents[k], *inner.extents),
-        )
-        plan = plan_side_by_side(both, facts, place)
+        plan = plan_side_by_side(_joined(outer, k, inner), facts, place)
         if plan is not None and plan.factors.get(0, 1) > 1:
             return k, plan.factors[0]
     return None

@@ -26,7 +26,7 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note, Product
 from polyml.schedule.strategy.bands import Band, Place, descend, has_band_below, has_lanes_above, take_band
-from polyml.schedule.strategy.blocks import BlockPlan, groups_of, plan_block
+from polyml.schedule.strategy.blocks import BlockPlan, groups_of, lanes_in_blocks, plan_block
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.contractions.blocked import build_blocked
 from polyml.schedule.strategy.contractions.nests import MARK
@@ -113,6 +113,8 @@ class _Recipe:
             self.notes.append(Note("tiling", band.title, shuffled.text(band)))
             return build_shuffled(band, shuffled)
         lanes = lanes_here(band, self.facts)
+        if lanes is not None and lanes_in_blocks(band, lanes, self.facts, place):
+            return self.outer(band, place)
         if lanes is None:
             notes, worth = len(self.notes), len(self.worth)
             decided = self.outer(band, place)

@@ -15,6 +15,7 @@ from polyml.sets.affine import Affine
 
 __all__ = [
     "carries_only_reductions",
+    "cost_inside",
     "lane_cost",
     "lanes_after_all",
     "lanes_here",
@@ -32,7 +33,7 @@ def lanes_here(band: Band, facts: Facts) -> int | None:
     costs = [lane_cost(band, k, facts) for k in range(len(band.loops))]
     # The innermost of equals.
     best = min(range(len(costs)), key=lambda k: (costs[k], -k))
-    inside = sum(_cost_inside(name, band, facts) for name in band.statements)
+    inside = sum(cost_inside(name, band, facts) for name in band.statements)
     return best if costs[best] <= inside else None
 
 
@@ -62,7 +63,7 @@ def scalar_cost(band: Band, facts: Facts) -> float:
     return sum(model.instances * model.scalar_cost() for model in models)
 
 
-def _cost_inside(name: str, band: Band, facts: Facts) -> float:
+def cost_inside(name: str, band: Band, facts: Facts) -> float:
     """The cost of one statement when its lanes run along the best loop below the band."""
     model = facts.models[name]
     outside = band.own(name) | band.above[name]

@@ -121,3 +121,44 @@ def test_keys_that_the_last_level_holds_are_turned_for_few_queries(l3: int, turn
     exact = np.einsum("bij,bjd->bid", e / e.sum(2, keepdims=True), v.astype("f8"))
     program = polyml.einsum(HEADS, target=polyml.Target("host", l2_bytes=1 << 20, l3_bytes=l3))
     np.testing.assert_allclose(program(q, k, v), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("queries", "vectors"), [(8, "1 vector"), (16, "2 vectors"), (24, "3 vectors")])
+def test_scores_of_few_queries_have_whole_vectors_of_them(queries: int, vectors: str) -> None:
+    """Keys are not copied for so few, and blocks of four, which sums over values ask for, would be half of a vector. With eight, lanes along the queries for all statements would take less
+    than loops inside, of which the scores' have none. What follows the scores has lanes along the keys."""
+    target = polyml.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    q, k, v = (np.ones((8, n, 64), np.float32) for n in (queries, 2048, 2048))
+    text = str(polyml.einsum(HEADS, target=target).lower(q, k, v).explain())
+    assert re.search(rf"tiling: S_a S_a_init: .*lanes along i, {vectors} at once", text)
+    assert re.search(r"vector: S_e S_s: lanes along j, \d vectors? at once", text)
+    assert "k: copied" not in text
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("f32", 2e-5), ("f64", 1e-12), ("f16", 4e-3)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "width", "values"), [(8, 300, 63, 17), (16, 1025, 40, 40), (19, 513, 24, 1), (24, 257, 64, 64)]
+)
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.some(6)
+def test_few_queries_give_the_same(
+    dtype: str, bound: float, queries: int, keys: int, width: int, values: int, *, strided: bool
+) -> None:
+    generator = np.random.default_rng(4)
+
+    def made(rows: int, columns: int) -> np.ndarray:
+        whole = generator.standard_normal((3, rows, columns + 3)).astype(dtype.replace("f", "float"))
+        return whole[:, :, 1:-2] if strided else np.ascontiguousarray(whole[:, :, 1:-2])
+
+    q, k, v = made(queries, width), made(keys, width), made(keys, values)
+    text = (
+        HEADS.replace("f32", dtype)
+        .replace('["B T D"]):', '["B T E"]):')
+        .replace("y[b, i, d] = sum[j](e[b, i, j] * v[b, j, d])", "y[b, i, c] = sum[j](e[b, i, j] * v[b, j, c])")
+    )
+    scores = q.astype("f8") @ k.astype("f8").swapaxes(1, 2)
+    e = np.exp(scores - scores.max(2, keepdims=True))
+    exact = e / e.sum(2, keepdims=True) @ v.astype("f8")
+    target = polyml.Target("x86-64-v3", l1_bytes=4 << 10, l2_bytes=16 << 10, l3_bytes=32 << 20)
+    found = polyml.einsum(text, target=target)(q, k, v)
+    np.testing.assert_allclose(found.astype("f8"), exact, rtol=50 * bound, atol=10 * bound)
