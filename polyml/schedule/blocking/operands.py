@@ -7,7 +7,7 @@ from math import ceil, gcd, prod
 
 from polyml.schedule.blocking.order import rows_to_l1
 from polyml.schedule.blocking.sides import Sides
-from polyml.schedule.blocking.sizes import rows_pass
+from polyml.schedule.blocking.sizes import MUCH_READ, even, rows_pass
 from polyml.schedule.blocking.strips import WAY
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.register_tiles import RegisterTile
@@ -24,6 +24,7 @@ __all__ = [
     "packed_rows",
     "panel_by_panel",
     "rows_meet",
+    "terms_in_l1",
     "waits_in_l1",
 ]
 
@@ -44,6 +45,9 @@ MANY_VECTORS = 20
 
 FEW_PANELS = 16
 """Panels of the vector operand up to which rows that L2 holds are read from there, however far apart their elements are. One panel reads each element once: 60 x 4 rows of 200 terms, every fourth element of x, times 32 columns 52 us packed, 27 where they lie."""
+
+FEWEST_TERMS = 32
+"""Terms of a block that L1 holds, at least: to load and to store a sum takes as long as some four of them."""
 
 MEETINGS = 4
 """Panels that rows which meet in L1 are multiplied with, at least, for packing these rows to pay."""
@@ -98,6 +102,25 @@ def is_read_once(scop: Scop, model: StatementModel, sides: Sides, rows: str) -> 
     uses = prod(model.extents[i] for i in (*sides.columns, sides.lanes))
     contiguous = sides.others[0].stride(rows) == 1 and sides.rows == [rows] and len(sides.reduced) == 1
     return contiguous and uses < FEW_ROW_USES
+
+
+def terms_in_l1(
+    scop: Scop, model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, target: Target
+) -> dict[str, int] | None:
+    """The block of the sum for which L1 holds the rows of both operands, where both are read where they lie and tiles of few registers read faster than L2 delivers: each tile reads, for each term, its vectors
+    and a line of the other operand, of which the next tiles have the rest. None where that is no matter, or L1 has no room for enough terms, or for most of the sums, which each block loads and stores."""
+    if not is_read_once(scop, model, sides, rows) or not is_near(model, sides, {}, target):
+        return None
+    (summed,) = sides.reduced
+    read = tile.vectors + target.line_bytes / target.vector_bytes
+    term = model.itemsize * sum(abs(operand.stride(summed) or 0) for operand in (sides.operand, *sides.others))
+    most = 3 * target.l1_bytes // 4
+    room = most // max(term, 1)
+    if read < MUCH_READ * tile.rows * tile.vectors / 2 or not FEWEST_TERMS <= room < model.extents[summed]:
+        return None
+    if model.itemsize * model.extents[rows] * model.extents[sides.lanes] > most:
+        return None
+    return {summed: even(model.extents[summed], room, target.lanes(model.itemsize))}
 
 
 def rows_meet(

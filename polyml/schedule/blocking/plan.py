@@ -24,6 +24,7 @@ from polyml.schedule.blocking.operands import (
     packed_rows,
     panel_by_panel,
     rows_meet,
+    terms_in_l1,
 )
 from polyml.schedule.blocking.order import columns_in_l1, tile_order
 from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
@@ -141,6 +142,10 @@ def _with_tile(
         return None
     parts = packed and not (turned or ends or given.reads_windows)
     depth = depths(scop, given.statement, model, sides, tile, target, parts=parts)
+    # Panels go over the whole reduction, however long that is, where its sums have to be finished.
+    finished = depth != shares(model, sides, tile, target)
+    if parts and not finished:
+        depth = terms_in_l1(scop, model, sides, rows, tile, target) or depth
     short = packed and not turned and is_short(model, sides.out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
     if packed and not (turned or short or ends) and sharing_threads(model, sides, target) > 1:
@@ -150,8 +155,6 @@ def _with_tile(
     packs_rows = packed and not given.reads_windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
     row_operand = _row_operand(given, rows, tile, depth, target, short=short, tall=tall) if packs_rows else None
-    # Panels go over the whole reduction, however long that is, where its sums have to be finished.
-    finished = depth != shares(model, sides, tile, target)
     endless = set(ends) - set(sides.reduced if turned or (finished and row_operand is None) else ())
     held = [i for i in model.extents if sides.operand.stride(i) != 0 and i not in sides.batch]
     held += [rows, *sides.reduced] if row_operand is not None else []

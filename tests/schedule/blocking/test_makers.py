@@ -188,3 +188,41 @@ def test_empty_and_short() -> None:
         w = np.exp(k)
         np.testing.assert_allclose(m, np.einsum("bsd,bse->bde", w, v), rtol=1e-5)
         np.testing.assert_allclose(z, w.sum(1), rtol=1e-5)
+
+
+AVX2, AVX512 = (
+    Target(cpu, l1_bytes=32 * 1024, l2_bytes=512 * 1024, l3_bytes=1 << 25, cores=1)
+    for cpu in ("x86-64-v3", "x86-64-v4")
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "columns", "least", "most"),
+    [
+        (AVX2, "float32", 64, 32, 48),  # rows of 512 bytes for each term
+        (AVX2, "float32", 32, 80, 96),
+        (AVX2, "float64", 64, 49, 999),  # L1 has no room for 32 terms
+        (AVX2, "float32", 80, 49, 999),  # nor for the sums
+        (AVX512, "float32", 64, 49, 999),  # tiles of 32 registers read less for each multiply-add
+    ],
+)
+def test_blocks_of_terms_stay_in_l1_where_tiles_read_faster_than_l2_delivers(
+    target: Target, dtype: str, columns: int, least: int, most: int
+) -> None:
+    k, v = operands(2, 2000, columns, columns, dtype)
+    program = WEIGHTED.replace("f32", "f64") if dtype == "float64" else WEIGHTED
+    text = str(polyml.einsum(program, threads=1, target=target).lower(k, v).explain())
+    (blocks,) = (line for line in text.splitlines() if "v read where it lies; blocks of s by" in line)
+    assert least <= int(blocks.split("blocks of s by ")[1].split()[0]) <= most
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("steps", "rows", "columns"), [(97, 64, 64), (500, 33, 32), (1001, 7, 64), (49, 32, 16)])
+def test_results_of_blocks_that_l1_holds(steps: int, rows: int, columns: int, dtype: str) -> None:
+    text = WEIGHTED.replace("f32", "f64") if dtype == "float64" else WEIGHTED
+    k, v = operands(3, steps, rows, columns, dtype)
+    m, z = polyml.einsum(text, threads=1, target=AVX2)(k, v)
+    w = np.exp(k.astype(np.float64))
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    for found, exact in ((m, np.einsum("bsd,bse->bde", w, v.astype(np.float64))), (z, w.sum(1))):
+        assert np.abs(found - exact).max() <= tolerance * np.abs(exact).max()
