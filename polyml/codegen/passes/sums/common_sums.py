@@ -85,7 +85,10 @@ def _shared(nodes: tuple[Node, ...], lanes: str) -> tuple[Node, ...]:
         for node, value in zip(assigns, grouped, strict=True)
     }
     return tuple(
-        replace(node, value=made[id(node)]) if isinstance(node, Assign) and id(node) in made else node for node in nodes
+        replace(node, value=made[id(node)])
+        if isinstance(node, Assign) and made.get(id(node), node.value) is not node.value
+        else node
+        for node in nodes
     )
 
 

@@ -73,7 +73,7 @@ def test_a_large_factor_overflows_only_where_the_result_does() -> None:
 
 
 def test_running_sums_bypass_the_caches() -> None:
-    x = np.ones((64, 1000), np.float32)
+    x = np.ones((64, 1024), np.float32)
     function = polyml.einsum(rows("y[n, k - 1] + x[n, k]"), target=SMALL)
     assert "stores bypass caches" in str(function.explain(x, x))
     np.testing.assert_array_equal(function(x, x), np.cumsum(x, axis=1))
