@@ -31,6 +31,9 @@ SLOW = 2e-5
 """Seconds for each of the operations that were added last from which on more of them are hopeless. A pivot takes 0.3 to 2 us, but the numbers in a tableau may grow without bound: 22,000 took 7 ms,
 25,000 1.6 s and 50,000 three minutes in a product over windows, where isl cannot be interrupted."""
 
+NOISE = 0.02
+"""Seconds that the operations added last must have taken, too, to be hopeless: what a try takes differs by some milliseconds, and few operations are added where numbers seem to grow."""
+
 GROWING = 3e-6
 """Seconds for each of them from which on the numbers are growing: then few are added at a time (a chain of twelve products: 115,000 took 0.09 s, 173,000 0.5 s and 200,000 40 s)."""
 
@@ -79,7 +82,8 @@ def _compute(constraints: isl.ScheduleConstraints, budget: int) -> isl.Schedule:
             assert isinstance(again, float), "as many operations did not suffice before"
             tried = min(tried, again)
             each = (tried - time_before) / (operations - before)
-        if operations == budget or each > SLOW or (each > GROWING and spent > PATIENCE):
+        hopeless = each > SLOW and tried - time_before > NOISE
+        if operations == budget or hopeless or (each > GROWING and spent > PATIENCE):
             raise BudgetExhausted(PHASE, operations)
         before, time_before = operations, tried
         operations = min(budget, operations + operations // (2 if each < GROWING else 40))

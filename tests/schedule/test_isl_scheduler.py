@@ -106,6 +106,21 @@ def test_few_operations_at_a_time_where_numbers_grow(each: float, most: int) -> 
     assert all(step < 1.03 for step in steps) or each < isl_scheduler.GROWING
 
 
+def test_few_milliseconds_more_are_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try took 4 ms longer than the one before, which had a few operations less."""
+    taken, asked = iter([1e-3, 11e-3, 15e-3, 15e-3]), list[int]()
+    made = isl.Schedule.from_domain(isl.UnionSet("{ S[] }"))
+
+    def attempt(_: isl.ScheduleConstraints, operations: int) -> isl.Schedule | float:
+        asked.append(operations)
+        return next(taken, made)
+
+    monkeypatch.setattr(isl_scheduler, "_attempt", attempt)
+    constraints = isl.ScheduleConstraints.on_domain(isl.UnionSet("{ S[] }"))
+    assert isl_scheduler._compute(constraints, 1000 * FIRST) is made
+    assert asked == [2000, 3000, 3075, 3075, 3151]
+
+
 def test_a_chain_of_products_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """200,000 operations take 40 s here, the last 15,000 of them 39: so many are never asked for."""
     asked, attempt = list[int](), isl_scheduler._attempt

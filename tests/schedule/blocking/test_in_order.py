@@ -147,6 +147,7 @@ def test_what_would_come_to_l1_again_is_packed(rows: int, columns: int, target: 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(12, 64, 1024), (7, 131, 2048), (15, 33, 3072)])
+@pytest.mark.some(4)
 def test_rows_that_meet_in_l1(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
     number = {"f32": np.float32, "f64": np.float64}[dtype]
     x, w = whole(rows, depth, dtype=number), whole(depth, columns, dtype=number)
