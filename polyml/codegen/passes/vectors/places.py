@@ -16,10 +16,10 @@ from polyml.codegen.loops import Allocate, Assign, For, Node, Place, UpdateArgum
 from polyml.codegen.passes.unrolling.jam import jam
 from polyml.codegen.passes.vectors.parts import VectorPlan
 from polyml.codegen.passes.vectors.privatize import Partial
-from polyml.dtypes import boolean, i64
+from polyml.dtypes import DType, boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read
 from polyml.new_names import fresh
-from polyml.records import replace
+from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine, affine, minimum
 
 __all__ = ["counted_steps", "counts_steps"]
@@ -50,73 +50,111 @@ def counted_steps(loop: For, plan: VectorPlan, partial: Partial, taken: set[str]
     """The main part of the loop, in blocks."""
     (update,) = loop.body
     assert isinstance(update, UpdateArgument)
-    assert isinstance(update.candidate_index, IndexValue)
-    dtype, index, width = update.candidate.dtype, partial.index, plan.width
-    place_of = update.candidate_index.affine
-    together = plan.vectors * width
-    most = 1 << (dtype.bits - (dtype.kind == "i"))
     block, step, lane = (affine(fresh(f"{loop.variable}_{what}", taken)) for what in ("block", "step", "lane"))
-    names = [
-        [fresh(f"{loop.variable}_{what}", taken) for what in ("best", "place", "index")] for _ in range(plan.vectors)
-    ]
-    better, no_worse = ("max", "ge") if update.kind == "argmax" else ("min", "le")
+    registers = tuple(
+        _Registers(*(fresh(f"{loop.variable}_{what}", taken) for what in ("best", "place", "index")))
+        for _ in range(plan.vectors)
+    )
+    together = plan.vectors * plan.width
+    most = 1 << (update.candidate.dtype.bits - (update.candidate.dtype.kind == "i"))
+    steps = (minimum([block + most * together, plan.middle]) - block) // together
+    made = _Block(loop.variable, update, partial.index, plan.width, registers, block, step, lane)
+    body = made.allocated(
+        (
+            made.vectors(block, made.begin),
+            For(
+                variable=step.name or "", lower=affine(1), upper=steps, step=1, kind="sequential",
+                body=(made.vectors(block + together * step, made.go_on),),
+            ),
+            made.once(made.end(u) for u in range(plan.vectors)),
+            *made.best_of_lanes(),
+        )
+    )  # fmt: skip
+    return For(
+        variable=block.name or "", lower=loop.lower, upper=plan.middle, step=most * together, kind="sequential",
+        body=body,
+    )  # fmt: skip
 
-    def vectors(start: Affine, body: Callable[[int, Expr], Iterator[Node]]) -> For:
+
+@dataclass(frozen=True, slots=True)
+class _Registers:
+    """Names of what one vector of each step has, lane by lane: the best number, its step, and at the end its index."""
+
+    best: str
+    place: str
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """As many steps as numbers of the update's type count. variable: of the loop that is cut; block, step, lane: the loops' variables."""
+
+    variable: str
+    update: UpdateArgument
+    index: DType
+    width: int
+    registers: tuple[_Registers, ...]
+    block: Affine
+    step: Affine
+    lane: Affine
+
+    @property
+    def dtype(self) -> DType:
+        """That of the numbers, and of the steps."""
+        return self.update.candidate.dtype
+
+    def once(self, body: Iterable[Node]) -> For:
+        """All lanes of one vector."""
+        return For(
+            variable=self.lane.name or "", lower=affine(0), upper=affine(self.width), step=self.width, kind="vector",
+            width=self.width, body=tuple(body),
+        )  # fmt: skip
+
+    def vectors(self, start: Affine, body: Callable[[int, Expr], Iterator[Node]]) -> For:
         """Once for all lanes: what the body makes of each vector's number and its candidates."""
         made: list[Node] = []
-        for u in range(plan.vectors):
-            (copy,) = jam((update,), loop.variable, [start + lane + u * width], taken=set())
+        for u in range(len(self.registers)):
+            (copy,) = jam((self.update,), self.variable, [start + self.lane + u * self.width], taken=set())
             assert isinstance(copy, UpdateArgument)
             made += body(u, copy.candidate)
-        return once(made)
+        return self.once(made)
 
-    def once(body: Iterable[Node]) -> For:
-        first, last = affine(0), affine(width)
-        return For(
-            variable=lane.name or "", lower=first, upper=last, step=width, kind="vector", width=width, body=tuple(body)
-        )
+    def begin(self, u: int, candidate: Expr) -> Iterator[Node]:
+        """The first step."""
+        yield Assign(target=Place(self.registers[u].best, ()), value=candidate)
+        yield Assign(target=Place(self.registers[u].place, ()), value=Const(0, self.dtype))
 
-    def begin(u: int, candidate: Expr) -> Iterator[Node]:
-        yield Assign(target=Place(names[u][0], ()), value=candidate)
-        yield Assign(target=Place(names[u][1], ()), value=Const(0, dtype))
+    def go_on(self, u: int, candidate: Expr) -> Iterator[Node]:
+        """Any other step."""
+        better, no_worse = ("max", "ge") if self.update.kind == "argmax" else ("min", "le")
+        names = self.registers[u]
+        best, place = (Read(name, (), self.dtype) for name in (names.best, names.place))
+        number = Apply("cast", (IndexValue(self.step, i64),), self.dtype)
+        chosen = Apply("select", (Apply(no_worse, (best, candidate), boolean), place, number), self.dtype)
+        yield Assign(target=Place(names.place, ()), value=chosen)
+        yield Assign(target=Place(names.best, ()), value=Apply(better, (best, candidate), self.dtype))
 
-    def go_on(u: int, candidate: Expr) -> Iterator[Node]:
-        best, place = (Read(name, (), dtype) for name in names[u][:2])
-        number = Apply("cast", (IndexValue(step, i64),), dtype)
-        chosen = Apply("select", (Apply(no_worse, (best, candidate), boolean), place, number), dtype)
-        yield Assign(target=Place(names[u][1], ()), value=chosen)
-        yield Assign(target=Place(names[u][0], ()), value=Apply(better, (best, candidate), dtype))
-
-    def end(u: int) -> Node:
-        first = place_of.substitute({loop.variable: block + lane + u * width})
-        steps = Apply("mul", (Apply("cast", (Read(names[u][1], (), dtype),), index), Const(together, index)), index)
+    def end(self, u: int) -> Node:
+        """Indices of the lanes' best numbers."""
+        index, names = self.index, self.registers[u]
+        assert isinstance(self.update.candidate_index, IndexValue)
+        place_of = self.update.candidate_index.affine
+        first = place_of.substitute({self.variable: self.block + self.lane + u * self.width})
+        together = Const(len(self.registers) * self.width, index)
+        steps = Apply("mul", (Apply("cast", (Read(names.place, (), self.dtype),), index), together), index)
         value = Apply("add", (steps, Apply("cast", (IndexValue(first, i64),), index)), index)
-        return Assign(target=Place(names[u][2], ()), value=value)
+        return Assign(target=Place(names.index, ()), value=value)
 
-    steps = (minimum([block + most * together, plan.middle]) - block) // together
-    body: tuple[Node, ...] = (
-        vectors(block, begin),
-        For(
-            variable=step.name or "", lower=affine(1), upper=steps, step=1, kind="sequential",
-            body=(vectors(block + together * step, go_on),),
-        ),
-        once(end(u) for u in range(plan.vectors)),
-        *(
-            replace(update, candidate=Read(best, (), dtype), candidate_index=Read(place, (), index), across=True)
-            for best, _, place in names
-        ),
-    )  # fmt: skip
-    for name, type_ in (
-        (name, type_) for trio in names for name, type_ in zip(trio, (dtype, dtype, index), strict=True)
-    ):
-        body = (
-            Allocate(variable=Variable(name=name, dtype=type_, shape=(), scope="register", lanes=width), body=body),
-        )
-    return For(
-        variable=block.name or "",
-        lower=loop.lower,
-        upper=plan.middle,
-        step=most * together,
-        kind="sequential",
-        body=body,
-    )
+    def best_of_lanes(self) -> Iterator[Node]:
+        """The best number so far against those of all lanes."""
+        for names in self.registers:
+            best, index = Read(names.best, (), self.dtype), Read(names.index, (), self.index)
+            yield replace(self.update, candidate=best, candidate_index=index, across=True)
+
+    def allocated(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The body with the registers around it."""
+        for names in self.registers:
+            for name, dtype in ((names.best, self.dtype), (names.place, self.dtype), (names.index, self.index)):
+                variable = Variable(name=name, dtype=dtype, shape=(), scope="register", lanes=self.width)
+                body = (Allocate(variable=variable, body=body),)
+        return body
