@@ -75,6 +75,7 @@ def computed(function: Function, sizes: dict[str, int]) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("name", BOXES)
+@pytest.mark.some(4)
 def test_results_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = BOXES[name][1]
     made = schedules(TEXTS[name], monkeypatch, target=SMALL)
@@ -92,6 +93,7 @@ def test_results_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", BOXES)
+@pytest.mark.some(4)
 def test_marks_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for schedule in schedules(TEXTS[name], monkeypatch, size=600, target=AVX512):
         assert scan_any_boxes(schedule) is not None

@@ -50,6 +50,7 @@ def test_loops_that_begin_by_cases(scheduler: str) -> None:
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.slow
 def test_complex_sums_of_any_size_in_a_loop() -> None:
     """Lanes of an array that is no row of theirs are fetched ahead, too: those of the first one."""
     source = """

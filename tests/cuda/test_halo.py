@@ -131,6 +131,7 @@ def test_results() -> None:
 
 
 @needs_gxx
+@pytest.mark.slow
 def test_results_for_any_sizes() -> None:
     text = check_results([text for text, _, _ in CASES], dynamic=True, verify=True)
     for name in ("a_tile", "A_tile", "B_tile"):  # not x_tile: the window of BLUR has no numbers here

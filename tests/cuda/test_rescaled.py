@@ -129,7 +129,7 @@ def tiles_of(text: str, given: Sequence[np.ndarray], **options: object) -> list[
 
 
 @needs_gxx
-@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("part", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 def test_results_in_every_order(part: int) -> None:
     cases = CASES[part::3]
     batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL)
@@ -145,7 +145,7 @@ def test_results_in_every_order(part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [k if k in (1, 3) else pytest.param(k, marks=pytest.mark.slow) for k in range(len(CASES))]
+    "number", [k if k == 1 else pytest.param(k, marks=pytest.mark.slow) for k in range(len(CASES))]
 )
 def test_barriers_and_blocks_are_proved(number: int) -> None:
     text, given, _ = CASES[number]
@@ -153,6 +153,7 @@ def test_barriers_and_blocks_are_proved(number: int) -> None:
 
 
 @needs_gxx
+@pytest.mark.slow
 def test_any_size() -> None:
     sizes = [((2, 70, 16), (2, 131, 16), (2, 131, 16)), ((1, 1, 16), (1, 3, 16), (1, 3, 16))]
     text = PLAIN.replace(' D"', ' 16"').replace(' E"', ' 16"').replace("sqrt(D)", "4.0")

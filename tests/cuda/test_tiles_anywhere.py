@@ -125,7 +125,7 @@ def test_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_gxx
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_loops_of_launches(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
     monkeypatch.setattr("polyml.schedule.strategy.cuda.nests.LAUNCH", 1)
     cases = LOOPS[1:2] if dynamic else LOOPS

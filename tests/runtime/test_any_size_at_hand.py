@@ -84,6 +84,7 @@ def calls() -> list[dict[str, int]]:
 
 
 @pytest.mark.parametrize(("left", "right", "out"), ORDERED)
+@pytest.mark.some(2)
 def test_results_near_the_first_call_and_far_from_it(left: str, right: str, out: str) -> None:
     f = polyml.einsum(
         program((left, right), out), dynamic=names(left, right), target=SMALL_CACHES, threads=1, verify=True

@@ -145,7 +145,7 @@ def test_least_sizes_and_leads_bound_indices() -> None:
     assert ranges.highest(affine("K")) is None
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", [pytest.param("f16", marks=pytest.mark.slow), "f32"])
 def test_a_causal_mask(dtype: str) -> None:
     """Weights of half precision that are widened ahead of their product, which a copy in rows takes the place of."""
     f = polyml.einsum(CAUSAL.replace("f32", dtype), dynamic=True, threads=1)

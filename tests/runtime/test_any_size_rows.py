@@ -84,6 +84,7 @@ def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
         ((15, 20, 70), "N K", "5 n x 3 vectors of m; y read where it lies"),
     ],
 )
+@pytest.mark.some(2)
 def test_as_many_rows_as_the_first_call(first: tuple[int, int, int], left: str, tile: str) -> None:
     """Are one register tile, or even ones; other numbers have their versions."""
     machine = Target("x86-64-v4", l1_bytes=2 << 10, l2_bytes=8 << 10)

@@ -77,7 +77,7 @@ def is_used(function: Any, *given: object) -> bool:
     ("threads", [1, 2]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 def test_factors_and_solutions(batch: int, n: int, threads: int, dtype: str) -> None:
     a = matrices(batch, n, dtype)
     c = np.random.default_rng(0).standard_normal((batch, n)).astype(a.dtype)
@@ -93,6 +93,7 @@ def test_factors_and_solutions(batch: int, n: int, threads: int, dtype: str) -> 
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "c64"])
+@pytest.mark.some(2)
 def test_against_the_interpreter(dtype: str) -> None:
     rng, kind = np.random.default_rng(0), polyml.dtypes.DTYPES[dtype].numpy
     for text in (IN_PLACE, POWERS):
@@ -175,7 +176,7 @@ def f(a: {0}["B N N"]):
     ("threads", [1, 2]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.some(6)
+@pytest.mark.some(4)
 def test_batches_that_are_loops(batch: int, n: int, threads: int, dtype: str) -> None:
     a = matrices(batch, n, dtype)
     close = {"rtol": 1e-4, "atol": 1e-4} if dtype == "f32" else {"rtol": 1e-10, "atol": 1e-10}

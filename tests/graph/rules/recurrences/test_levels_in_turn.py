@@ -150,7 +150,7 @@ def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 def test_any_size(source: str) -> None:
     for steps in (0, 1, 9, 30):
         same(source, arguments(40, 50), steps, dynamic=True)
