@@ -120,8 +120,8 @@ def _is_uneven(node: For, ranges: Ranges) -> bool:
 
 
 def _is_short_part(loop: For, trips: int | None, factor: int) -> bool:
-    """Whether it is a part of a sum, of a few rows that are read from end to end, which would take several rounds."""
-    part = trips is not None and loop.step == 1 and not loop.lower.is_constant
+    """Whether it is a short part of a sum, in a tile of few elements, which would take several rounds: a few rows that are read from end to end, mostly."""
+    part = loop.step == 1 and not loop.lower.is_constant
     return part and trips is not None and ROUNDS * factor < trips and trips * len(loop.body) <= WRITTEN
 
 
