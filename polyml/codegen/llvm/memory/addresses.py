@@ -202,7 +202,8 @@ class Nest:
         start, step = self.grids[variable]
         if not step or expression.substitute({variable: affine(variable) + step}) != expression:
             return None
-        first = f"{variable} at first"
+        # Loops over one variable that begin elsewhere (peeled ones, remainders, other versions) have lanes of their own.
+        first = f"{variable} from {start}"
         level = self.level_of_affine(start)
         self.variables[first] = (level, self.index(start))
         return first

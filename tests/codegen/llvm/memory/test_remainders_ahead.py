@@ -82,6 +82,28 @@ def f(u: f64["N N"]):
         assert verify(compiled, np.random.default_rng(n).standard_normal((n, n)))
 
 
+@pytest.mark.parametrize("divisor", [2, 4])
+def test_results_that_begin_anywhere_in_a_line(divisor: int) -> None:
+    """The loops of long results begin where vectors are aligned, those of short ones with the first element: their lanes differ."""
+    compiled = polyml.einsum(
+        f"""
+def f(x: f32, K: int):
+    y: f32["K"]
+    y[i] = where(i % {divisor} == 0, i, x)
+    return y
+""",
+        dynamic=True,
+    )
+    for size in (1, 3, 20, 600_001):
+        memory = np.zeros(size + 32, np.float32)
+        first = -memory.ctypes.data // 4 % 16
+        i = np.arange(size)
+        expected = np.where(i % divisor == 0, i, 7).astype("f4")
+        for place in range(first, first + 8):
+            out = memory[place : place + size]
+            np.testing.assert_array_equal(compiled(7, size, out=out), expected)
+
+
 def test_long_rows() -> None:
     """Remainders that are short numbers, and ones that are not, of places that are none."""
     compiled = polyml.einsum(
