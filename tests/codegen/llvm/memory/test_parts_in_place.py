@@ -63,3 +63,18 @@ def test_any_size(value: str, kind: str, type_: type[np.complexfloating], dynami
             half = VALUES[value](*(a.astype(np.complex128) for a in (x[:, ::2], y[:, ::2])))
             np.testing.assert_allclose(f(x[:, ::2], y[:, ::2], s), half, rtol=tolerance, atol=tolerance)
             np.testing.assert_allclose(f(x[::-1], y[::-1], s), expected[::-1], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("target", ["host", "x86-64-v3"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shapes", [((2,), (2, 4)), ((3,), (4, 4)), ((2,), (2, 8)), ((5,), (3, 17))])
+@pytest.mark.some(6)
+def test_parts_of_two_sizes_keep_their_order(target: str, order: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """c64 and c128 have lanes in orders of their own within 16 bytes."""
+    rng = np.random.default_rng(0)
+    x, y = (numbers(rng, shape, np.complex64) for shape in shapes)
+    f = pm.einsum("e,ik->kei", dtype="c16", order=order, target=target)
+    assert np.array_equal(f(x, y), np.einsum("e,ik->kei", x, y, dtype="c16", order=order))
+    source = 'def f(x: c64["N"], y: c128["N"]):\n    z[n] = c128(x[n]) * y[n]\n    return z'
+    a, b = numbers(rng, (37,), np.complex64), numbers(rng, (37,), np.complex128)
+    np.testing.assert_allclose(pm.einsum(source, target=target)(a, b), a.astype(np.complex128) * b, rtol=1e-14)
