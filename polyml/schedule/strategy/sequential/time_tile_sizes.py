@@ -1,6 +1,6 @@
 """Sizes of time tiles (time_tiles.py): how many steps, rows and vectors of a strip, so that what they touch stays in L1 or L2.
 
-At one step a tile touches a block of rows in all arrays, a strip of each along the lanes. Strips begin and end where vectors do: they move by whole
+At one step a tile touches a block of rows in all arrays, a strip of each along the lanes, as many lines long as L1 holds of the fewest rows, up to `STRIP_LINES`. Strips begin and end where vectors do: they move by whole
 vectors from step to step; a row along which a recurrence runs is not cut. In one direction blocks fit in L1 where that leaves at least `LEAST_ROWS` rows, else in an eighth or a quarter of L2; then as many steps as shift the block
 by twice its own height (six times where rows are cut into strips), about as many in each tile, and in each thread's. In several directions blocks are narrow along one where rows are jammed, so that neighbours stay in L1 while the others are swept,
 and wide along the others, as far as a quarter of L2 allows; then as many steps as shift the block by its own width. The next tile is the next one along the narrow direction: what it shares with the one before is near, and
@@ -30,7 +30,10 @@ STEPS_OF_ANY = 8
 """Steps of a tile at least where calls may have any number of them: the first one may have few."""
 
 STRIP_VECTORS = 16
-"""Vectors in a strip along the lanes."""
+"""Vectors in a strip along the lanes, at least; a row of twice as many is not cut."""
+
+STRIP_LINES = 16
+"""Lines in a strip along the lanes, at most: where vectors are shorter than lines, what the loops around it cost is spread over more of them, as long as the fewest rows that a block may have stay in L1."""
 
 STEPS_OF_STRIPS = 6
 """Heights by which the steps of a tile shift a block of strips, along whose one direction the next tile finds most of what it touches in L2, but by no more than half of all rows; other blocks twice their own."""
@@ -159,10 +162,10 @@ class Sweep:
             strip = max(strip, 2 * target.l1_bytes // 3 // self.block_bytes({}, 1))
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
         short = self.are_short(rows, lanes) and not whole
-        cut = strip if 2 * strip < space[lanes] and not whole and not short else None
+        room, far = 2 * target.l1_bytes // 3, target.l2_bytes // 8
+        cut = self.strip(rows, room) if 2 * strip < space[lanes] and not whole and not short else None
         length = self.longest(rows) if whole and space[lanes] == UNKNOWN else space[lanes]
-        far = target.l2_bytes // 8
-        rooms = (2 * target.l1_bytes // 3, target.l1_bytes if cut else 0, far, 2 * far)
+        rooms = (room, target.l1_bytes if cut else 0, far, 2 * far)
         if len(rows) > 1 and not whole:
             heights = self.columns(rows, strip if short else cut or length, 2 * far)
             if min(heights[1:]) < LEAST_ROWS:
@@ -176,6 +179,14 @@ class Sweep:
                 return None
         highest = max(space[index] for index in rows)
         return self.steps_of([min(height, highest) for height in heights], cut, lanes, skew)
+
+    def strip(self, rows: Sequence[str], room: int) -> int:
+        """Elements of a strip where rows are cut: the longest of whole lines with which a block of the fewest rows fits in the room. Blocks in several directions are no matter of L1."""
+        target, itemsize = self.facts.target, self.core.itemsize
+        least = STRIP_VECTORS * target.lanes(itemsize)
+        line = max(target.line_bytes // itemsize, target.lanes(itemsize))
+        fits = room // self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), 1) if len(rows) == 1 else STRIP_LINES * line
+        return max(least, min(fits // line, STRIP_LINES) * line)
 
     def longest(self, rows: Sequence[str]) -> int:
         """Elements of a row of unknown length, at most, where rows are not cut: those of the smallest blocks stay near."""

@@ -229,6 +229,13 @@ def test_sizes_follow_from_the_caches() -> None:
     assert sizes_of(double, *large) == "time tiles: t by 48, i by 16, j by 128"
     assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 96, i by 32, j by 128"
     assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), l1_bytes=32 * 1024).endswith("i by 8, j by 128")
+    narrow = {
+        "vector_bytes": 32,
+        "l1_bytes": 32 * 1024,
+    }  # strips of as many lines, not as many vectors, where eight rows leave room for them
+    assert sizes_of(double, *large, **narrow) == "time tiles: t by 24, i by 8, j by 128"
+    assert sizes_of(double, 100, *grids(600, 140), **narrow).endswith("i by 8, j by 128")
+    assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), **narrow).endswith("i by 8, j by 104")
     assert sizes_of(double, 100, *grids(70, 70)) == ""  # it stays in L1 from step to step
     assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith(
         "t by 16, j by 32, i by 4"
