@@ -102,3 +102,13 @@ def f(x: f64["K P"], w: f64["K C 4"], y: f64["C N"]):
 """
     arguments = np.ones((64, 700)), np.ones((64, 40, 4)), np.ones((40, 720))
     assert "shuffle(" not in loops(text, *arguments)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_one_element_fills_a_block(dtype: str) -> None:
+    text = f'def f(x: {NAMES[dtype]}["N"]):\n    y: {NAMES[dtype]}["N N N"]\n    y[i, j, k] = x[0]\n    return y\n'
+    x = np.array([3, 1, 0]).astype(dtype)
+    for target in ("host", "x86-64-v3"):
+        if Target(target).runs_here:
+            np.testing.assert_array_equal(polyml.einsum(text, target=Target(target))(x), np.full((3, 3, 3), x[0]))
+    polyml.einsum(text, target=WIDE).lower(x).text("asm")

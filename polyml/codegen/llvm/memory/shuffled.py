@@ -86,6 +86,8 @@ def _moved(b: Builder, lane: Type, pointer: Value, elements: int) -> Value:
 def _picked(b: Builder, type_: Type, wanted: Sequence[int], windows: Sequence[int], loaded: Sequence[Value]) -> Value:
     """The elements at these places, out of vectors that begin at `windows`."""
     length = loaded[0].lanes
+    if length == 1:  # one element is all that is read
+        return b.splat(loaded[0], type_.lanes)
     spots: list[tuple[int, int]] = []  # which window, and where in it
     for place in wanted:
         which = next(k for k, window in enumerate(windows) if window <= place < window + length)
