@@ -83,7 +83,10 @@ def text_of(code: bytes) -> tuple[str, int, int]:
 
 
 def emulate(cpu: str) -> Machine:
-    """Makes the host the CPU of this name (znver5, znver4 or sapphirerapids) for the rest of the process. Returns what it is."""
+    """Makes the host the CPU of this name (znver5, znver4 or sapphirerapids) for the rest of the process. Returns what it is.
+
+    What else in the process loads kernels does so by `native.load_object` then, as the tests of loops do (pytest_configure).
+    """
     real = machine_of(Target("host"))
     driver = _driver()
     known = llvm.get_host_cpu_features()
@@ -118,3 +121,6 @@ def emulate(cpu: str) -> Machine:
 
 def pytest_configure() -> None:
     emulate(os.environ.get("AVX512", "sapphirerapids"))
+    from tests.codegen.llvm import support
+
+    support.load_object = native.load_object  # type: ignore[attr-defined]
