@@ -171,9 +171,8 @@ static void on_fault(int number, siginfo_t *info, void *where) {
         before.sa_sigaction(number, info, where);
     else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
         before.sa_handler(number);
-    else {
+    else
         signal(SIGSEGV, SIG_DFL);
-    }
 }
 
 /* Whoever else catches them (faulthandler, when a test run begins) comes after us. */

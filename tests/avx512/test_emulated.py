@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from tests.avx512.emulated import text_of
 
 
 @pytest.fixture
-def assembly(pytestconfig: pytest.Config):
+def assembly(pytestconfig: pytest.Config) -> Callable[..., str]:
     """Of the program for this host: what has to be in it shows that Bochs ran it."""
     if not pytestconfig.pluginmanager.has_plugin("tests.avx512.emulated"):
         pytest.skip("the host is not emulated")
@@ -28,7 +30,7 @@ def test_the_code_of_an_object_is_found() -> None:
     assert size >= 12
 
 
-def test_whole_vectors_and_masks(assembly) -> None:
+def test_whole_vectors_and_masks(assembly: Callable[..., str]) -> None:
     @pm.einsum
     def f(x: pm.f32["N K"], w: pm.f32["K M"]):
         y[n, m] = x[n, k] * w[k, m]
@@ -42,7 +44,7 @@ def test_whole_vectors_and_masks(assembly) -> None:
     assert_close(f(x, w), x.astype(float) @ w, 53, pm.f32)
 
 
-def test_products_of_bytes(assembly) -> None:
+def test_products_of_bytes(assembly: Callable[..., str]) -> None:
     @pm.einsum
     def f(x: pm.u8["N K"], w: pm.i8["K M"]):
         y[n, m] = i32(x[n, k]) * i32(w[k, m])
@@ -54,5 +56,6 @@ def test_products_of_bytes(assembly) -> None:
     assert np.array_equal(f(x, w), x.astype(np.int32) @ w.astype(np.int32))
 
 
-def test_the_host_has_512_bits(assembly) -> None:
+@pytest.mark.usefixtures("assembly")
+def test_the_host_has_512_bits() -> None:
     assert Target.host().vector_bytes == 64

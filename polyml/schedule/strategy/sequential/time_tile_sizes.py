@@ -163,7 +163,7 @@ class Sweep:
             return self.steps_of([], strip if strip < space[lanes] else None, lanes, skew)
         short = self.are_short(rows, lanes) and not whole
         room, far = 2 * target.l1_bytes // 3, target.l2_bytes // 8
-        cut = self.strip(rows, room) if 2 * strip < space[lanes] and not whole and not short else None
+        cut = self.strip(rows, strip, room) if 2 * strip < space[lanes] and not whole and not short else None
         length = self.longest(rows) if whole and space[lanes] == UNKNOWN else space[lanes]
         rooms = (room, target.l1_bytes if cut else 0, far, 2 * far)
         if len(rows) > 1 and not whole:
@@ -180,10 +180,9 @@ class Sweep:
         highest = max(space[index] for index in rows)
         return self.steps_of([min(height, highest) for height in heights], cut, lanes, skew)
 
-    def strip(self, rows: Sequence[str], room: int) -> int:
-        """Elements of a strip where rows are cut: the longest of whole lines with which a block of the fewest rows fits in the room. Blocks in several directions are no matter of L1."""
+    def strip(self, rows: Sequence[str], least: int, room: int) -> int:
+        """Elements of a strip where rows are cut, `least` or more: the longest of whole lines with which a block of the fewest rows fits in `room` bytes. Blocks in several directions are no matter of L1."""
         target, itemsize = self.facts.target, self.core.itemsize
-        least = STRIP_VECTORS * target.lanes(itemsize)
         line = max(target.line_bytes // itemsize, target.lanes(itemsize))
         fits = room // self.block_bytes(dict.fromkeys(rows, LEAST_ROWS), 1) if len(rows) == 1 else STRIP_LINES * line
         return max(least, min(fits // line, STRIP_LINES) * line)

@@ -229,10 +229,8 @@ def test_sizes_follow_from_the_caches() -> None:
     assert sizes_of(double, *large) == "time tiles: t by 48, i by 16, j by 128"
     assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 96, i by 32, j by 128"
     assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), l1_bytes=32 * 1024).endswith("i by 8, j by 128")
-    narrow = {
-        "vector_bytes": 32,
-        "l1_bytes": 32 * 1024,
-    }  # strips of as many lines, not as many vectors, where eight rows leave room for them
+    # Shorter vectors: strips of as many lines, not of as many vectors, where eight rows leave room for them.
+    narrow = {"vector_bytes": 32, "l1_bytes": 32 * 1024}
     assert sizes_of(double, *large, **narrow) == "time tiles: t by 24, i by 8, j by 128"
     assert sizes_of(double, 100, *grids(600, 140), **narrow).endswith("i by 8, j by 128")
     assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), **narrow).endswith("i by 8, j by 104")
