@@ -243,7 +243,39 @@ void bx_instr_cnear_branch_not_taken(uint32_t cpu, uint64_t from, uint64_t to) {
 void bx_instr_phy_access(uint32_t cpu, uint64_t a, uint32_t bytes, uint32_t kind, uint32_t access) {}
 void bx_instr_lin_access(uint32_t cpu, uint64_t a, uint64_t b, uint32_t bytes, uint32_t kind, uint32_t access) {}
 void bx_instr_prefetch_hint(uint32_t cpu, uint32_t what, uint32_t segment, uint64_t offset) {}
-void bx_instr_opcode(uint32_t cpu, void *i, const uint8_t *code, uint32_t bytes, uint32_t is32, uint32_t is64) {}
+
+/* What bochscpu-python 0.4.0 has wrong */
+
+struct instruction { /* Bochs' bxInstruction_c, as this library was built */
+    void (*execute[2])(void *);
+    uint8_t unused[20];
+    int32_t displacement;
+};
+
+static void *refuse, *gather[2][2], *scatter[2][2]; /* indices of 32 or 64 bits; elements of as many */
+
+/* Gathers and scatters whose indices are in registers from 16 on are taken for instructions with an operand too many. */
+void bx_instr_opcode(uint32_t cpu, void *i, const uint8_t *code, uint32_t bytes, uint32_t is32, uint32_t is64) {
+    struct instruction *decoded = i;
+    if ((void *)decoded->execute[0] != refuse || code[0] != 0x62 || (code[1] & 7) != 2 || code[4] & 0x0c) return;
+    int wide = code[2] >> 7;
+    void *found = (code[4] & 0xf0) == 0x90 ? gather[code[4] & 1][wide] : (code[4] & 0xf0) == 0xa0 ? scatter[code[4] & 1][wide] : NULL;
+    if (!found) return;
+    for (int k = 0; k < 2; k++) *(void **)&decoded->execute[k] = found;
+    if (code[5] >> 6 == 1) decoded->displacement = (int8_t)code[7] * (wide ? 8 : 4); /* counted in elements */
+}
+
+/* Masks of 16 bits are shifted by 15 as if that left nothing: `cmp $14, %ecx; ja`. Returns whether it is so. */
+static int mend_shift(uint8_t *code) {
+    for (int k = 0; code && k < 32; k++)
+        if (code[k] == 0x83 && code[k + 1] == 0xf9 && code[k + 2] == 14 && code[k + 3] == 0x77) {
+            uint64_t first = (uint64_t)code & ~4095ull, size = ((uint64_t)code + 64 - first + 4095) & ~4095ull;
+            if (mprotect((void *)first, size, PROT_READ | PROT_WRITE | PROT_EXEC)) return 0;
+            code[k + 2] = 15;
+            return !mprotect((void *)first, size, PROT_READ | PROT_EXEC);
+        }
+    return 0;
+}
 
 static uint32_t model;
 
@@ -277,6 +309,18 @@ const char *start(const char *path, uint32_t number) { /* Bochs' number of the C
     FIND(cpu_get_zmm); FIND(cpu_set_zmm); FIND(cpu_set_mxcsr); FIND(sim_new_param_enum);
     *(void **)&flush_instructions = dlsym(library, "_Z12flushICachesv");
     *(void **)&named_parameter = dlsym(library, "sim_get_param_enum");
+    static const char *const shifts[] = {"_ZN8BX_CPU_C18KSHIFTLW_KGwKEwIbREP15bxInstruction_c", "_ZN8BX_CPU_C18KSHIFTRW_KGwKEwIbREP15bxInstruction_c"};
+    for (int k = 0; k < 2; k++)
+        if (!mend_shift(dlsym(library, shifts[k]))) return shifts[k];
+    refuse = dlsym(library, "_ZN8BX_CPU_C7BxErrorEP15bxInstruction_c");
+    for (int k = 0; k < 4; k++) {
+        char name[64];
+        int q = k >> 1, wide = k & 1;
+        snprintf(name, sizeof name, "_ZN8BX_CPU_C23VGATHER%cP%c_MASK_Vp%cVSibEP15bxInstruction_c", "DQ"[q], "SD"[wide], "sd"[wide]);
+        if (!(gather[q][wide] = dlsym(library, name))) return "a gather";
+        snprintf(name, sizeof name, "_ZN8BX_CPU_C24VSCATTER%cP%c_MASK_VSibVp%cEP15bxInstruction_c", "DQ"[q], "SD"[wide], "sd"[wide]);
+        if (!(scatter[q][wide] = dlsym(library, name))) return "a scatter";
+    }
     void (*set32)(uint32_t, uint32_t);
     void (*set64)(uint32_t, uint64_t);
     void (*mode)(uint32_t);

@@ -65,20 +65,25 @@ def _driver() -> ctypes.CDLL:
 
 
 def text_of(code: bytes) -> tuple[str, int, int]:
-    """Of an object file in ELF: a global function, where it begins in the section of code, and that section's bytes."""
+    """Of an object file in ELF: a global function, where it begins among the sections of code (cold functions have one of their own), one behind the other, and the bytes of these."""
     (table,) = struct.unpack_from("<Q", code, 40)
     size, count, _ = struct.unpack_from("<HHH", code, 58)
     # name, type, flags, address, offset, size, link, info, alignment, entry size
     sections = [struct.unpack_from("<IIQQQQIIQQ", code, table + size * k) for k in range(count)]
+    begins, size_of_code = {}, 0
+    for k, section in enumerate(sections):
+        if section[2] & 4:  # executed
+            begins[k] = -(-size_of_code // section[8]) * section[8]
+            size_of_code = begins[k] + section[5]
     for section in sections:
         if section[1] != 2:  # of symbols
             continue
         names = sections[section[6]][4]
         for at in range(section[4], section[4] + section[5], 24):
             name, info, _, where, value, _ = struct.unpack_from("<IBBHQQ", code, at)
-            if info == 0x12 and 0 < where < len(sections):
+            if info == 0x12 and where in begins:
                 end = code.index(b"\0", names + name)
-                return code[names + name : end].decode(), value, sections[where][5]
+                return code[names + name : end].decode(), begins[where] + value, size_of_code
     return "", 0, 0
 
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import polyml as pm
-from polyml.codegen.llvm.machine import Machine, compile_object
+from polyml.codegen.llvm.machine import Machine, compile_object, machine_of
+from polyml.runtime import native
 from polyml.target import Target
 from polyml.testing import assert_close
 from tests.avx512.emulated import text_of
@@ -28,6 +30,72 @@ def test_the_code_of_an_object_is_found() -> None:
     name, offset, size = text_of(compile_object(text, Machine("", "x86_64-unknown-linux-gnu", "x86-64")))
     assert (name, offset) == ("one", 0)
     assert size >= 12
+
+
+def test_cold_functions_lie_in_a_section_of_their_own() -> None:
+    text = "define i32 @one() {\n  ret i32 1\n}\ndefine internal i32 @two(i32 %x) cold noinline {\n  ret i32 %x\n}\n"
+    text += "define i32 @three(i32 %x) {\n  %y = call i32 @two(i32 %x)\n  ret i32 %y\n}\n"
+    machine = Machine("", "x86_64-unknown-linux-gnu", "x86-64")
+    alone = text_of(compile_object(text.replace("cold noinline", "noinline"), machine))
+    assert text_of(compile_object(text, machine))[:2] == alone[:2] == ("one", 0)
+    assert b".text.unlikely" in compile_object(text, machine)
+    assert text_of(compile_object(text, machine))[2] >= alone[2] - 16  # gaps that the functions' alignment leaves
+
+
+SHIFTED = r"""
+define i32 @run(i32 %x, ptr %at) {{
+  %y = call i32 asm "kmovd $1, %k1\0A{name} $$15, %k1, %k2\0Akmovd %k2, $0", "=r,r,~{{k1}},~{{k2}}"(i32 %x)
+  ret i32 %y
+}}
+"""
+FETCHED = r"""
+define i32 @run(i32 %x, ptr %at) {{
+  %y = call i32 asm "kxnorw %k2, %k2, %k2\0Avpbroadcastd $1, %zmm19\0Avpmovsxdq %ymm19, %zmm20\0A{name} 24($2,%{index},8), %{into}{{%k2}}\0Avmovd %xmm18, $0", "=r,r,r,~{{xmm18}},~{{xmm19}},~{{xmm20}},~{{k2}},~{{memory}}"(i32 %x, ptr %at)
+  ret i32 %y
+}}
+"""
+STORED = r"""
+define i32 @run(i32 %x, ptr %at) {{
+  call void asm sideeffect "movl $$1, %eax\0Akmovd %eax, %k2\0Avpbroadcastd $0, %zmm19\0Avpmovsxdq %ymm19, %zmm20\0Avpbroadcastd $0, %zmm18\0A{name} %{into}, 24($1,%{index},8) {{%k2}}", "r,r,~{{eax}},~{{xmm18}},~{{xmm19}},~{{xmm20}},~{{k2}},~{{memory}}"(i32 %x, ptr %at)
+  ret i32 0
+}}
+"""
+
+
+def run(text: str, x: int, at: np.ndarray) -> int:
+    loaded = native.load_object(compile_object(text, machine_of(Target.host())), ("run",))
+    found: int = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)(loaded.addresses["run"])(
+        x, at.ctypes.data
+    )
+    return found
+
+
+@pytest.mark.usefixtures("assembly")
+@pytest.mark.parametrize(("name", "shifted"), [("kshiftlw", 0x8000), ("kshiftrw", 1)])
+def test_masks_are_shifted_by_all_bits_but_one(name: str, shifted: int) -> None:
+    assert run(SHIFTED.format(name=name), 0x8001, np.zeros(1)) == shifted
+
+
+INDEXED = {
+    "vgatherdps": ("zmm19", "zmm18"),
+    "vgatherdpd": ("ymm19", "zmm18"),
+    "vgatherqps": ("zmm20", "ymm18"),
+    "vgatherqpd": ("zmm20", "zmm18"),
+    "vpgatherdd": ("zmm19", "zmm18"),
+    "vpgatherqq": ("zmm20", "zmm18"),
+}
+
+
+@pytest.mark.usefixtures("assembly")
+@pytest.mark.parametrize("name", INDEXED)
+def test_indices_are_in_any_register(name: str) -> None:
+    index, into = INDEXED[name]
+    numbers = np.arange(10, dtype=np.int64) * 1001
+    assert run(FETCHED.format(name=name, index=index, into=into), 5, numbers) == 8008
+    name = name.replace("gather", "scatter")
+    assert run(STORED.format(name=name, index=index, into=into), 5, numbers) == 0
+    assert numbers[8] & 0xFFFFFFFF == 5
+    assert np.array_equal(np.delete(numbers, 8), np.delete(np.arange(10) * 1001, 8))
 
 
 def test_whole_vectors_and_masks(assembly: Callable[..., str]) -> None:
