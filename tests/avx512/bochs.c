@@ -334,6 +334,9 @@ const char *start(const char *path, uint32_t number) { /* Bochs' number of the C
     *(void **)&set32 = dlsym(library, "cpu_set_efer"); set32(0, 0xd00);
     *(void **)&set32 = dlsym(library, "cpu_set_xcr0"); set32(0, 0xe7);
     *(void **)&mode = dlsym(library, "cpu_set_mode"); mode(0);
+    void (*set16)(uint32_t, uint16_t);
+    *(void **)&set16 = dlsym(library, "cpu_set_fp_cw"); set16(0, 0x37f);
+    *(void **)&set16 = dlsym(library, "cpu_set_fp_tw"); set16(0, 0xffff);
     void (*avx)(void);
     *(void **)&avx = dlsym(library, "_ZN8BX_CPU_C19handleAvxModeChangeEv"); avx();
     pthread_key_create(&contexts, release);

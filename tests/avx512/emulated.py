@@ -12,6 +12,7 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
@@ -90,7 +91,7 @@ def text_of(code: bytes) -> tuple[str, int, int]:
 def emulate(cpu: str) -> Machine:
     """Makes the host the CPU of this name (znver5, znver4 or sapphirerapids) for the rest of the process. Returns what it is.
 
-    What else in the process loads kernels does so by `native.load_object` then, as the tests of loops do (pytest_configure).
+    What else in the process loads kernels does so by `native.load_object` then, as tests do (pytest_collection_finish).
     """
     real = machine_of(Target("host"))
     driver = _driver()
@@ -126,6 +127,10 @@ def emulate(cpu: str) -> Machine:
 
 def pytest_configure() -> None:
     emulate(os.environ.get("AVX512", "sapphirerapids"))
-    from tests.codegen.llvm import support
 
-    support.load_object = native.load_object  # type: ignore[attr-defined]
+
+def pytest_collection_finish() -> None:
+    """Tests that compile for the host themselves. Those of tests/runtime compile for any x86-64."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tests.codegen.llvm.") and vars(module).get("load_object") is load_object:
+            module.load_object = native.load_object  # type: ignore[attr-defined]
