@@ -10,6 +10,7 @@ from polyml.codegen.loops import For, Function
 from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f32
+from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.llvm.support import apply, loop, read, store, variable
 
@@ -69,3 +70,16 @@ def test_parts_of_a_sum_that_would_take_several_rounds_are_written_out(rows: int
     target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, fills_l2=False)
     loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
     assert ("for (k = k_tile" not in loops) == written
+
+
+@pytest.mark.parametrize(("steps", "copies"), [(12, 12), (32, 32), (120, 4)])
+def test_long_parts_of_a_sum_stay_loops(steps: int, copies: int) -> None:
+    """One sum for each vector: 120 copies of a step ran as fast as four, and took twice as long to compile."""
+    term = store("y", ["i"], apply("mul", read("a", f32, "k"), read("b", f32, "k", "i")), reduction="sum")
+    sums = loop("k", "t", affine("t") + steps, term)
+    body = loop("t", 0, 10 * steps, loop("i", 0, 16, sums, kind="vector", step=16, width=16), step=steps)
+    arguments = (variable("a", f32, 10 * steps), variable("b", f32, 10 * steps, 16), variable("y", f32, 16))
+    function = Function(name="f", arguments=arguments, written=frozenset("y"), sizes=(), body=(body,))
+    found = walk_nodes(unroll_sums(function, chains=True).body)
+    (made,) = (n for n in found if isinstance(n, For) and n.variable == "k")
+    assert (made.kind, made.factor) == ("unroll", copies)
