@@ -111,13 +111,15 @@ class _Scan(Descent[_Reaching, Range]):
     ) -> Code:  # fmt: skip
         rows, iterator = members[0], f"c{depth}"
         tiles = {name: tile_of(row) for name, row in rows.items() if row.terms}
-        count = max((size for _, size, _ in tiles.values()), default=1)
+        if any(tile.start for tile in tiles.values()):
+            raise BeyondBoxes
+        count = max((tile.size for tile in tiles.values()), default=1)
         first, end = self.range_of(rows, reaching, count)
         once = first + 1 == end
         # A tile that may have nothing: the loops inside are over what it has.
         once = once or (
             len(tiles) == len(rows)
-            and all(tiled for _, _, tiled in tiles.values())
+            and all(tile.tiled for tile in tiles.values())
             and self.facts.at_most(end, first + 1)
         )
         value = first if once else affine(iterator)
@@ -148,8 +150,9 @@ class _Scan(Descent[_Reaching, Range]):
                 raise BeyondBoxes
             equal = Apply("eq", (IndexValue(affine(iterator), i64), IndexValue(one, i64)), boolean)
             return replace(reached, counts=counts, guards=(*reached.guards, equal))
-        index, size, tiled = tile_of(row)
-        if not tiled:
+        tile = tile_of(row)
+        index, size = tile.index, tile.size
+        if not tile.tiled:
             return replace(reached, counts=counts, fixed={**reached.fixed, index: value})
         first, end = reached.ranges[index]
         begin = value * size

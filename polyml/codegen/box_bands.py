@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import islpy as isl
 
 from polyml.codegen.scanned import BAND_END, Code, Instance, Marked, Variant
+from polyml.records import dataclass
 from polyml.schedule.schedule import Storage
 from polyml.schedule.tree import Kind, kind_of, mark_name
 from polyml.scop.scop import Statement
@@ -16,7 +17,7 @@ from polyml.sets.affine import Affine, FloorDiv, affine, minimum, operands
 from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 
-__all__ = ["MARKS", "BeyondBoxes", "Descent", "Range", "rows_of", "tile_of", "value_of"]
+__all__ = ["MARKS", "BeyondBoxes", "Descent", "Range", "Tile", "rows_of", "tile_of", "value_of"]
 
 MARKS = ("parallel", "vector", "jam", "unroll", "allocate")
 """Marks that say nothing about other loops than the one below."""
@@ -28,6 +29,16 @@ Range = tuple[Affine, Affine]
 
 class BeyondBoxes(Exception):
     """The tree has something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a member runs along: an index, in steps of `size`; where `tiled`, over tiles of it, the first of which (tile 0) begins at `start`."""
+
+    index: str
+    size: int
+    tiled: bool
+    start: int = 0
 
 
 class Reached(Protocol):
@@ -113,10 +124,10 @@ class Descent(ABC, Generic[R, S]):
         found: set[Range] = set()
         for name, row in rows.items():
             if row.terms:
-                index, size, tiled = tile_of(row)
-                if size != count:
+                tile = tile_of(row)
+                if tile.size != count:
                     raise BeyondBoxes
-                found.add(self.in_tiles(reaching[name], index, size if tiled else 1))
+                found.add(self.in_tiles(reaching[name], tile))
         constants = {row.constant for row in rows.values() if not row.terms}
         if any(constant % count for constant in constants) or len(found) + (not found) * len(constants) != 1:
             raise BeyondBoxes
@@ -125,17 +136,22 @@ class Descent(ABC, Generic[R, S]):
             return only, only + 1
         return found.pop()
 
-    def in_tiles(self, reached: R, index: str, size: int) -> Range:
-        """The tiles of an index that are left."""
-        if index in reached.fixed:
-            if size > 1:
+    def in_tiles(self, reached: R, tile: Tile) -> Range:
+        """The values or tiles of an index that are left."""
+        value = reached.fixed.get(tile.index)
+        if value is not None:
+            if tile.tiled:
                 raise BeyondBoxes
-            return reached.fixed[index], reached.fixed[index] + 1
-        first, end = reached.ranges[index]
-        if size == 1:
+            return value, value + 1
+        first, end = self.left_of(reached, tile)
+        if not tile.tiled:
             return first, end
-        ends = (self.divided(one + (size - 1), size) for one in operands(end, "min"))
-        return self.divided(first, size), minimum(ends)
+        ends = (self.divided(one + (tile.size - 1 - tile.start), tile.size) for one in operands(end, "min"))
+        return self.divided(first - tile.start, tile.size), minimum(ends)
+
+    def left_of(self, reached: R, tile: Tile) -> Range:
+        """The values of an index that are left."""
+        return reached.ranges[tile.index]
 
     def instance(self, reached: R) -> Code:
         """The statement where all of its indices are known."""
@@ -173,15 +189,15 @@ def rows_of(member: isl.UnionPwAff, indices: Mapping[str, Sequence[str]]) -> dic
     return rows
 
 
-def tile_of(row: Affine) -> tuple[str, int, bool]:
-    """The index that a member runs along, in steps of what, and whether these are tiles of it."""
+def tile_of(row: Affine) -> Tile:
+    """What a member runs along: an index (`2*i`), or tiles of it (`16*(j//16)`; `3*((i + 2)//3) - 3`, which begin at 1)."""
     match row.terms:
         case ((str() as index, factor),) if factor > 0 and not row.constant:
-            return index, factor, False
-        case ((FloorDiv(numerator=Affine(name=str() as index), denominator=size), factor),) if (
-            size == factor and not row.constant
-        ):
-            return index, size, True
+            return Tile(index, factor, False)
+        case (
+            (FloorDiv(numerator=Affine(terms=((str() as index, 1),), constant=ahead), denominator=size), factor),
+        ) if size == factor and row.constant % size == 0:
+            return Tile(index, size, True, -ahead - row.constant)
         case _:
             raise BeyondBoxes
 
