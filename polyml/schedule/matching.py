@@ -14,7 +14,9 @@ from polyml.schedule.ilp.cones import Cone, cones_of
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
+from polyml.sets.equalities import solved_for
 from polyml.sets.spaces import maps_of
+from polyml.sets.tables import table_of
 
 __all__ = ["Assignment", "Matcher"]
 
@@ -188,10 +190,7 @@ def _equal_pairs(relation: isl.UnionMap) -> frozenset[tuple[int, int]]:
     """Index positions (a, b) with source[a] == sink[b] in the whole relation, read off the equalities of its affine hull."""
     hull = relation.as_map().affine_hull()
     sources, sinks = hull.dim(_In), hull.dim(_Out)
-    universe = isl.Map.universe(hull.get_space())
-    return frozenset(
-        (a, b)
-        for a in range(sources)
-        for b in range(sinks)
-        if hull.to_map().is_subset(universe.equate(_In, a, _Out, b))
-    )
+    if hull.is_empty():
+        return frozenset((a, b) for a in range(sources) for b in range(sinks))
+    solved = solved_for(table_of(hull.wrap().flatten()).tolist(), sources + sinks)
+    return frozenset((a, b) for a in range(sources) for b in range(sinks) if solved[a] == solved[sources + b])
