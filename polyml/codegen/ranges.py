@@ -80,7 +80,7 @@ class Ranges:
         return (low is not None and low > 0) or (high is not None and high < 0)
 
     def multiple(self, value: Affine) -> int:
-        """A number that divides `value`, whatever the loop variables are (0 when that is always 0)."""
+        """A number that divides `value`, whatever the loop variables are, those of vector loops in the first lane (0 when that is always 0)."""
         rest, divisor = value, 0
         for loop in reversed(self.loops):
             coefficient = dict(rest.terms).get(loop.variable, 0)
@@ -150,8 +150,10 @@ class Ranges:
         return value if total == value else total
 
     def _divides(self, quotient: FloorDiv) -> bool:
-        """Whether there is never a remainder."""
-        return bool(self.multiples) and self.multiple(quotient.numerator) % quotient.denominator == 0
+        """Whether there is never a remainder: in no lane of a vector either, of which `multiple` knows the first."""
+        if not self.multiples or any(loop.width > 1 and loop.variable in quotient.variables() for loop in self.loops):
+            return False
+        return self.multiple(quotient.numerator) % quotient.denominator == 0
 
     def _winners(self, atom: Extremum) -> Affine:
         operands = [self.simplify(operand) for operand in atom.operands]

@@ -183,6 +183,42 @@ def test_quotients_without_remainder_are_no_quotients() -> None:
     assert Ranges().simplify(size // 16 * 16) == size // 16 * 16
 
 
+def test_lanes_of_a_vector_have_remainders() -> None:
+    size, i = affine("N"), affine("i")
+    known = Ranges(multiples=(("N", 2),))
+    lanes = known.enter(For(variable="i", lower=affine(0), upper=size, step=8, kind="vector", width=8, body=()))
+    steps = known.enter(For(variable="i", lower=affine(0), upper=size, step=8, body=()))
+    assert steps.simplify(i // 2 * 2) == i
+    assert lanes.simplify(i // 2 * 2) == i // 2 * 2
+    assert lanes.simplify((i + size) // 2 * 2) == (i + size) // 2 * 2
+
+
+def test_pairs_of_a_row_of_any_even_length() -> None:
+    """A rotation of pairs of neighbours, whose angle is that of the pair: that the row is even is what the accesses ask for."""
+    f = polyml.einsum(
+        """
+def rotate(x: f64["B T D"], base: f64):
+    y: f64["B T D"]
+    c: f64["T D"]
+    s: f64["T D"]
+    c[t, i] = cos(t * base ** (-2 * (i // 2) / D))
+    s[t, i] = sin(t * base ** (-2 * (i // 2) / D))
+    if i % 2 == 0:
+        y[b, t, i] = x[b, t, i] * c[t, i] - x[b, t, i + 1] * s[t, i]
+    else:
+        y[b, t, i] = x[b, t, i] * c[t, i] + x[b, t, i - 1] * s[t, i]
+    return y
+""",
+        dynamic=True,
+    )
+    for shape in ((2, 7, 10), (1, 3, 16), (3, 1, 22)):
+        x = np.random.default_rng(0).standard_normal(shape)
+        angles = np.arange(shape[1])[:, None] * 100.0 ** (-2 * np.arange(shape[2] // 2) / shape[2])
+        turned = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)
+        expected = np.stack([turned.real, turned.imag], axis=-1).reshape(shape)
+        np.testing.assert_allclose(f(x, 100.0), expected, atol=1e-12)
+
+
 def test_register_tiles_that_leave_no_rows_in_the_call_at_hand() -> None:
     """Ten rows by two vectors for 50 by 80, not nine by three, which would take a cycle less where numbers are known; 49 = 7 * 7."""
     target = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=1)
