@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import islpy as isl
 
 from polyml.errors import PolymlError
+from polyml.interrupts import signals_wait
 from polyml.records import dataclass
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.schedule.transforms.loops import LoopNode, find_part, loops_around
 from polyml.scop.scop import Scop
-from polyml.sets.callbacks import signals_wait
 from polyml.sets.spaces import maps_of, parameters_text, sets_of
 from polyml.user_schedule import UserSchedule
 

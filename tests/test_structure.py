@@ -46,6 +46,7 @@ def test_what_every_stage_shares_imports_no_stage_but_sets() -> None:
         "new_names",
         "renewed",
         "nesting",
+        "interrupts",
         "disjoint_sets",
         "target",
         "options",

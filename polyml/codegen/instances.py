@@ -16,11 +16,12 @@ from polyml.codegen.scanned import BAND_END, Code, Instance, Variant
 from polyml.dtypes import boolean
 from polyml.errors import CodegenError
 from polyml.expressions import Apply, Expr, reads_of
+from polyml.interrupts import signals_wait
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Access, Statement
 from polyml.sets.affine import Affine
-from polyml.sets.callbacks import mapped_bottom_up, signals_wait
+from polyml.sets.callbacks import mapped_bottom_up
 
 __all__ = ["scan_by_isl", "scan_schedule"]
 

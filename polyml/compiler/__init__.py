@@ -1,12 +1,19 @@
-"""From programs to kernels. These are hundreds of modules, imported when the first program is compiled, while the garbage collector rests: what they make stays."""
+"""From programs to kernels. These are hundreds of modules, imported when the first program is compiled, while the garbage collector rests: what they make stays.
+
+isl comes first, and an interrupt waits for it.
+"""
 
 from __future__ import annotations
 
 import gc
 
+from polyml.interrupts import signals_wait
+
 _collecting = gc.isenabled()
 gc.disable()
 try:
+    with signals_wait():
+        import islpy  # noqa: F401
     import polyml.compiler.driver  # noqa: F401
 finally:
     if _collecting:

@@ -1,41 +1,17 @@
 """Calls of isl's that call Python back, with functions that no exception may leave: islpy drops it, and isl goes on with nothing where a node should be, which may end the process.
 
-Handlers of signals run in the main thread as soon as Python does, and Ctrl-C is one that raises; so they wait until isl is done.
+Handlers of signals may raise, so they wait until isl is done.
 """
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 
 import islpy as isl
 
-__all__ = ["mapped_bottom_up", "pieces_of", "signals_wait"]
+from polyml.interrupts import signals_wait
 
-
-_SIGNALS = tuple(sorted(signal.valid_signals()))
-
-
-@contextmanager
-def signals_wait() -> Iterator[None]:
-    """Within the block no signal's handler runs that is written in Python; those of the signals that came run behind it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # no handlers run here
-        return
-    came: list[int] = []
-    try:
-        with ExitStack() as before:
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    before.callback(signal.signal, number, handler)
-                    signal.signal(number, lambda number, frame: came.append(number))
-            yield
-    finally:
-        for one in dict.fromkeys(came):
-            signal.raise_signal(one)
+__all__ = ["mapped_bottom_up", "pieces_of"]
 
 
 def pieces_of(value: isl.PwAff | isl.Aff) -> list[tuple[isl.Set, isl.Aff]]:

@@ -1,6 +1,8 @@
 """Ctrl-C while something compiles: no callback of isl's is left by an exception, and the next call compiles as if nothing had been."""
 
+import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,8 +14,9 @@ import pytest
 
 import polyml
 from polyml.codegen import instances
+from polyml.interrupts import signals_wait
 from polyml.sets.budget import BudgetExhausted, operation_budget
-from polyml.sets.callbacks import mapped_bottom_up, pieces_of, signals_wait
+from polyml.sets.callbacks import mapped_bottom_up, pieces_of
 
 LOWER = 'def lower(a: f32["N N"]):\n    y[i, j] = sum[k, k <= i](a[i, k] * a[k, j])\n    return y\n'
 """A triangle: boxes need no isl."""
@@ -151,3 +154,40 @@ def test_pieces_are_read_without_a_function_of_pythons() -> None:
     pieces_of(value)
     sys.setprofile(before)
     assert came == ["pieces_of"]
+
+
+BROKEN_OFF = """
+import signal, sys
+import numpy as np
+import polyml
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name in pending:
+            pending.remove(name)
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+f = polyml.einsum('def f(x: f32["N"], s: f32):\\n    for t in range(1, N):\\n        x[t] += s * x[t - 1]\\n    return x')
+x, pending = np.ones(5, "f4"), ["islpy._isl", "highspy._core"]
+sys.meta_path.insert(0, CtrlC())
+for extension in tuple(pending):
+    try:
+        CALL
+    except KeyboardInterrupt:
+        print(extension, extension in sys.modules)
+assert f(np.ones(5, "f4"), 1.0).tolist() == [1, 2, 3, 4, 5]
+"""
+
+
+@pytest.mark.parametrize("call", ["f(x, 1.0)", "f.lower(x, 1.0)", "f.bind(s=1.0).explain(x)"])
+def test_imports_of_extension_modules_are_not_broken_off(call: str) -> None:
+    """nanobind ends the process where its module is imported for the second time."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BROKEN_OFF.replace("CALL", call)],
+        env=os.environ | {"POLYML_CACHE": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "islpy._isl True\nhighspy._core True\n"), ran.stderr

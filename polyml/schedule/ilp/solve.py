@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from polyml.interrupts import signals_wait
 from polyml.records import dataclass
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ class Solver:
         return None if search.best is None else np.rint(search.best).astype(np.int64)
 
     def _load(self, program: Program) -> _Highs:
-        # Imported here: programs without recurrences never need it.
-        from highspy import _core
-
         if self._highs is None:
+            with signals_wait():
+                from highspy import _core  # programs without recurrences never need it
+
             self._highs = _core._Highs()
             for name, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("presolve", "off")):
                 self._highs.setOptionValue(name, value)
