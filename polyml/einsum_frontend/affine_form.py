@@ -2,6 +2,7 @@
 
 The check is by form, without numbers: a symbolic size may multiply or divide an index (the compiler then specializes on it); two indices, loop variables or values read
 from tensors may not be multiplied, nor divide anything, nor stand in a power. Only the bounds of loops, and subscripts that are read, may be the smallest or largest of several.
+A subscript in elements of tensors is computed, not analysed: there products and quotients are free, and a function may have anything in it (`t[i64(floor(x[n] * B))]`).
 """
 
 from __future__ import annotations
@@ -55,14 +56,16 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             require_affine(e.left, role=role, reads=reads, extrema=extrema)
             require_affine(e.right, role=role, reads=reads, extrema=extrema)
             if e.op == "*":
-                _require_factor(e, role)
+                _require_factor(e, role, reads)
             elif e.op in {"//", "%"}:
-                _require_divisor(e, role)
-        case Binary(op="**") if not _varies(e):
+                _require_divisor(e, role, reads)
+        case Binary(op="**") if not _varies(e) or (reads and _is_computed(e)):
             require_affine(e.left, role=role, reads=reads, extrema=extrema)
             require_affine(e.right, role=role, reads=reads, extrema=extrema)
             if (exponent := whole_number(e.right)) is not None and exponent < 0:
                 raise NotAffineError(f"{role} has a power of {exponent}, which is no integer", span=e.span)
+        case Call() if reads and _is_computed(e):
+            return
         case Call(function="min" | "max") if extrema:
             for arg in e.args:
                 require_affine(arg, role=role, reads=reads, extrema=extrema)
@@ -81,9 +84,9 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             assert_never(e)
 
 
-def _require_factor(e: Binary, role: str) -> None:
+def _require_factor(e: Binary, role: str, reads: bool) -> None:
     """Refuses a product of two things that vary."""
-    if _varies(e.left) and _varies(e.right):
+    if _varies(e.left) and _varies(e.right) and not (reads and _is_computed(e)):
         raise NotAffineError(
             f"{role} multiplies {format_expression(e.left)!r} by {format_expression(e.right)!r}: it is not affine",
             span=e.span,
@@ -91,14 +94,14 @@ def _require_factor(e: Binary, role: str) -> None:
         )
 
 
-def _require_divisor(e: Binary, role: str) -> None:
+def _require_divisor(e: Binary, role: str, reads: bool) -> None:
     """Refuses a quotient or remainder by anything but a positive number or sizes."""
-    if _varies(e.right):
+    if _varies(e.right) and not (reads and _is_computed(e)):
         message = f"{role} divides by {format_expression(e.right)!r}: it is not affine"
         raise NotAffineError(message, span=e.span, hint="divide by numbers and sizes only")
     divisor = whole_number(e.right)
     if divisor is not None and divisor <= 0:
-        hint = "no value goes with it" if divisor == 0 else "turn the signs round: i // -2 is -i // 2"
+        hint = "a divisor is 1 or more" if divisor == 0 else "turn the signs round: i // -2 is -i // 2"
         raise NotAffineError(f"{role} divides by {divisor}, which is not a positive number", span=e.span, hint=hint)
 
 
@@ -124,6 +127,12 @@ def require_condition(e: Expression, *, role: str) -> None:
         case _:
             hint = "write a comparison, such as i > 0"
             raise NotAffineError(f"{role} is not a comparison: {format_expression(e)!r}", span=e.span, hint=hint)
+
+
+def _is_computed(e: Expression) -> bool:
+    """Whether elements of tensors decide the value, and no reducer does, which has to be a statement of its own."""
+    parts = tuple(walk(e))
+    return any(isinstance(part, Subscript) for part in parts) and not any(isinstance(part, Reducer) for part in parts)
 
 
 def _varies(e: Expression) -> bool:

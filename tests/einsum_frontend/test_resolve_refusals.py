@@ -156,7 +156,7 @@ NOT_AFFINE = [
     ("power", "y[n] = v[«n ** 2»]", "a subscript is not affine: 'n \\*\\* 2'", "first"),
     ("quotient", "y[n] = v[«n / 2»]", "a subscript is not an integer", "`//`"),
     ("divided by an index", "y[n, k] = v[«n // k»]", "divides by 'k'", ""),
-    ("divided by zero", "y[n] = sum[k](x[n, «k // 0»])", "a subscript divides by 0", "no value"),
+    ("divided by zero", "y[n] = sum[k](x[n, «k // 0»])", "a subscript divides by 0", "1 or more"),
     ("remainder by zero", "y[n] = sum[k, «k % (2 - 2)» == 0](x[n, k])", "condition divides by 0", ""),
     ("divided by a negative number", "y[n] = v[«n % -4»]", "divides by -4, which is not a positive number", "turn the signs"),
     ("negative power", "for t in range(«2**-1»):\n        v[n] = t", "a loop bound has a power of -1", ""),

@@ -1,7 +1,8 @@
 """Subscripts that read tensors: proved by the interval of their value, else checked.
 
 Where only arguments are read, a bool Equation over all instances and its Check stand before all other ops, so that nothing is written when an
-index is out of range. Else the subscript is clamped, and a flag is carried to a Check at the end of the program.
+index is out of range. Else the subscript is clamped, and a flag is carried to a Check at the end of the program. So it is where floats are computed on the way
+to the subscript: two computations need not round alike (one has a fused product, the other none), and what the check saw is not sure to be what is used.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def checked_index(
         "or", (_compare("lt", wide, Const(0, i64)), _compare("ge", wide, index_value(affine(extent)).expr)), boolean
     )
     message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
-    reads = [n for e in (wide, *path.data) for n in walk(e) if isinstance(n, Read)]
-    if all(read.tensor in state.inputs for read in reads):
+    parts = [n for e in (wide, *path.data) for n in walk(e)]
+    if all(n.tensor in state.inputs for n in parts if isinstance(n, Read)) and not any(map(_rounds, parts)):
         _check_ahead(state, index.expr, outside, extent, path, message, span)
         return index.expr
     _check_late(state, outside, path, message, span)
@@ -74,6 +75,10 @@ def _check_ahead(
     indices = None if path.data else _all_elements(state, index, flat)
     known = None if indices is None else affine(extent)
     state.ahead.append(Check(flag=flag, error="IndexError", message=message, span=span, indices=indices, extent=known))
+
+
+def _rounds(part: Expr) -> bool:
+    return isinstance(part, Apply) and (part.dtype.is_float or part.dtype.is_complex)
 
 
 def _all_elements(state: State, index: Expr, scope: Scope) -> str | None:

@@ -1,0 +1,81 @@
+"""Subscripts that are computed from elements of tensors: by functions, products and quotients, on both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.errors import DTypeError, NotAffineError, SubscriptError
+from polyml.testing import verify
+
+TABLE = np.random.default_rng(0).standard_normal(60)
+PARAMETERS = 'r: f64["R"], x: f64["T N"], o: i8["T N"], k: i64["T N"]'
+ARGUMENTS = (
+    TABLE,
+    np.random.default_rng(1).random((3, 5)),
+    np.random.default_rng(2).integers(0, 14, (3, 5), dtype=np.int8),
+    np.random.default_rng(3).integers(-3, 4, (3, 5)),
+)
+READS = {
+    "r[4*i32(o[t, n]) + 1]": lambda r, x, o, k: r[4 * o.astype(int) + 1],
+    "r[i64(floor(x[t, n] * R))]": lambda r, x, o, k: r[(x * len(r)).astype(int)],
+    "r[min(i64(x[t, n] * 99) + n, R - 1)]": lambda r, x, o, k: r[np.minimum((x * 99).astype(int) + np.arange(5), 59)],
+    "r[where(x[t, n] > 0.5, t, n)]": lambda r, x, o, k: r[np.where(x > 0.5, np.arange(3)[:, None], np.arange(5))],
+    "r[abs(k[t, n])]": lambda r, x, o, k: r[abs(k)],
+    "r[k[t, n] * k[t, n] + t]": lambda r, x, o, k: r[k * k + np.arange(3)[:, None]],
+    "r[n * o[t, n]]": lambda r, x, o, k: r[np.arange(5) * o],
+    "r[k[t, n] ** 2]": lambda r, x, o, k: r[k**2],
+    "r[50 // (k[t, n] ** 2 + 1)]": lambda r, x, o, k: r[50 // (k**2 + 1)],
+    "where(k[t, n] < 0, 0, r[k[t, n]])": lambda r, x, o, k: np.where(k < 0, 0, r[k]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("read", READS)
+def test_reads(read: str, dynamic: bool) -> None:
+    text = f"def f({PARAMETERS}):\n    y: f64['T N']\n    y[t, n] = {read}\n    return y\n"
+    f = polyml.einsum(text, dynamic=dynamic)
+    np.testing.assert_array_equal(f(*ARGUMENTS), READS[read](*ARGUMENTS))
+    assert verify(f, *ARGUMENTS)
+
+
+@pytest.mark.parametrize("place", ["i64(floor(x[t, n] * 10))", "min(i64(x[t, n] * 20), 9)", "k[t, n] * k[t, n]"])
+def test_additions(place: str) -> None:
+    f = polyml.einsum(f"def f({PARAMETERS}):\n    h: i64['10'] = 0\n    h[{place}] += 1\n    return h\n")
+    assert verify(f, *ARGUMENTS)
+    assert f(*ARGUMENTS).sum() == 15
+
+
+def test_the_index_is_summed_as_in_any_access() -> None:
+    f = polyml.einsum(f"def f({PARAMETERS}):\n    y[n] = r[i64(x[t, n] * 9) + t]\n    return y\n")
+    x = ARGUMENTS[1]
+    np.testing.assert_allclose(f(*ARGUMENTS), TABLE[(x * 9).astype(int) + np.arange(3)[:, None]].sum(axis=0))
+
+
+@pytest.mark.parametrize("value", [1.0, -0.2, np.nan, np.inf, -1e300])
+def test_out_of_range(value: float) -> None:
+    """What is computed with roundings is held inside, whatever its check says: they need not round alike."""
+    text = 'def f(r: f64["R"], x: f64["N"], b: f64["N"]):\n    y[n] = r[i64(floor(x[n] * R + b[n]))]\n    return y\n'
+    f, x = polyml.einsum(text), np.linspace(0, 0.99, 9)
+    b = np.zeros(9)
+    np.testing.assert_array_equal(f(TABLE, x, b), TABLE[(x * 60).astype(int)])
+    assert "max(min(" in f.lower(TABLE, x, b).text("graph")
+    x[4] = value
+    with pytest.raises(SubscriptError, match=r"an index into dimension 0 of r \(extent 60\) is out of range"):
+        f(TABLE, x, b)
+
+
+@pytest.mark.parametrize(
+    ("subscript", "error", "message"),
+    [
+        ("floor(x[t, n] * R)", DTypeError, r"only integers can be subscripts(.|\n)*convert it: i64"),
+        ("o[t, n] / 2", NotAffineError, r"not an integer(.|\n)*`//`"),
+        ("2 * (o[t, n] > 3)", NotAffineError, r"not affine(.|\n)*mask"),
+        ("k[t, n] * argmax[i](r[i])", NotAffineError, "not affine|multiplies"),
+        ("o[t, n] // 0", NotAffineError, r"divides by 0(.|\n)*1 or more"),
+    ],
+)
+def test_refused(subscript: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        polyml.einsum(f"def f({PARAMETERS}):\n    y[t, n] = r[{subscript}]\n    return y\n")(*ARGUMENTS)
