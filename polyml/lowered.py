@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal, NoReturn, get_args
 
 from polyml.codegen.llvm.machine import assembly, machine_of
 from polyml.codegen.printer import loops_html, loops_text
@@ -36,6 +36,13 @@ class Lowered:
 
     program: Program
     stages: Stages
+
+    def __reduce__(self) -> NoReturn:
+        """What isl has made is of this process."""
+        raise PolymlError(
+            f"the stages of {self.program.name} are objects of isl in this process, and cannot be pickled or copied",
+            hint="pickle the program, and lower it again",
+        )
 
     @deeply_nested()
     def text(self, what: View = "loops") -> str:

@@ -9,6 +9,9 @@ from polyml.records import dataclass
 
 __all__ = ["Source", "Span"]
 
+_LONGEST = 240
+"""Characters of a line that an excerpt shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -41,8 +44,9 @@ class Span:
         """`file:line:column`, the source line, and carets under the stretch (its first line only)."""
         text = self.source.line(self.line)
         end = self.end_column if self.end_line == self.line else len(text)
-        indent = re.sub(r"[^\t]", " ", text[: self.column])  # a tab stays one, so that the carets stand right
-        carets = indent + "^" * max(1, end - self.column)
+        text, column, end = _shortened(text, self.column, end)
+        indent = re.sub(r"[^\t]", " ", text[:column])  # a tab stays one, so that the carets stand right
+        carets = indent + "^" * max(1, end - column)
         where = f"{self.source.filename}:{self.source.first_line + self.line - 1}:{self.column + 1}"
         return f"  at {where}\n    {text}\n    {carets}"
 
@@ -52,3 +56,14 @@ class Span:
 
     def __str__(self) -> str:
         return f"{self.source.filename}:{self.source.first_line + self.line - 1}:{self.column + 1}"
+
+
+def _shortened(text: str, column: int, end: int) -> tuple[str, int, int]:
+    """A line without what is far from the stretch between two columns, and the columns in what is left."""
+    if len(text) <= _LONGEST:
+        return text, column, end
+    start = min(max(0, column - _LONGEST // 3), len(text) - _LONGEST)
+    shown = text[start : start + _LONGEST]
+    before, after = "... " if start else "", " ..." if start + _LONGEST < len(text) else ""
+    shift = len(before) - start
+    return before + shown + after, column + shift, min(end, start + _LONGEST) + shift

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
@@ -76,8 +77,17 @@ def bind_sizes(program: Program, signature: Signature, agree: Agree = lambda dif
                 bound_by[entry.name] = f"dimension {position} of {parameter.name}"
     for parameter, given in pairs:
         for position, entry in enumerate(parameter.shape or ()):
-            _check_entry(parameter, position, entry, given.shape[position], sizes, bound_by, agree)
+            captured = _captured_in(entry, program)
+            _check_entry(parameter, position, entry, given.shape[position], sizes, bound_by, captured, agree)
     return sizes
+
+
+def _captured_in(entry: Expression, program: Program) -> str:
+    """Where the numbers come from that an entry names and no argument gives."""
+    span = entry.span
+    words = re.findall(r"[A-Za-z_]\w*", span.source.line(span.line)[span.column : span.end_column])
+    found = [word for word in dict.fromkeys(words) if word in program.captured]
+    return "; ".join(f"{word} = {program.captured[word]} in the enclosing scope" for word in found)
 
 
 def check_argument(parameter: Parameter, given: ArgumentType) -> None:
@@ -108,6 +118,7 @@ def _check_entry(
     extent: Extent,
     sizes: dict[str, Affine],
     bound_by: dict[str, str],
+    captured: str,
     agree: Agree,
 ) -> None:
     used = {n.name for n in nodes(entry) if isinstance(n, SizeRef)}
@@ -127,7 +138,8 @@ def _check_entry(
     if not expected.is_constant:
         message = f"the shape of {parameter.name} depends on {expected}, which is not one number here"
         raise ShapeError(message, span=entry.span)
-    origin = "; ".join(f"{name} = {sizes[name]} by {bound_by[name]}" for name in sorted(used))
+    origins = [f"{name} = {sizes[name]} by {bound_by[name]}" for name in sorted(used)]
+    origin = "; ".join([*origins, captured] if captured else origins)
     raise ShapeError(
         f"dimension {position} of argument {parameter.name} is {extent}, and its entry says {expected.constant}"
         + (f" ({origin})" if origin else ""),

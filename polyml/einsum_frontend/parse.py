@@ -113,6 +113,10 @@ def _parameters(arguments: ast.arguments, at: Positions) -> tuple[Parameter, ...
     for argument in arguments.args:
         if argument.annotation is None:
             hint = f'write {argument.arg}: f32["N K"] for a tensor, f32 for a scalar, int for a size'
+            if argument.arg in ("self", "cls"):
+                hint = (
+                    f"a program is no method: leave {argument.arg} out; as an attribute of a class it is called without"
+                )
             raise refusal(f"parameter {argument.arg!r} has no type", at, argument, hint)
         dtype, shape = parse_annotation(argument.annotation, at)
         if argument.arg in RESERVED:

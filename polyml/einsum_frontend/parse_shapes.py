@@ -57,7 +57,10 @@ def _dtype(node: ast.expr, at: Positions) -> DType | None:
 
 def _shape(node: ast.expr, dtype: DType, at: Positions) -> tuple[Expression, ...]:
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-        raise refusal("a shape is written as a string", at, node, f"""write {dtype.name}["{_spaced(node)}"]""")
+        hint = f"""write {dtype.name}["{_spaced(node)}"]"""
+        if isinstance(node, ast.Name | ast.JoinedStr | ast.BinOp | ast.Call):
+            hint = f"""write {dtype.name}["N K"]: the source is read and not run; numbers of the enclosing scope may stand in the string by name"""
+        raise refusal("a shape is written as a string", at, node, hint)
     entries = tuple(_entries(node.value))
     if not entries:
         raise refusal("the shape is empty", at, node, f"a scalar is written {dtype.name}")
@@ -137,6 +140,11 @@ def _require_affine(entry: Expression) -> None:
             _require_affine(entry.right)
         case Binary(op="//" | "%", right=Number(value=int(divisor))) if divisor > 0:
             _require_affine(entry.left)
+        case Binary(op="//" | "%"):
+            message = "an entry of a shape divides by something else than a number of 1 or more"
+            raise EinsumSyntaxError(
+                message, span=entry.span, hint="for example N//2, or an `int` parameter for the whole"
+            )
         case _:
             raise EinsumSyntaxError(
                 "an entry of a shape is an integer, a size, or affine in sizes",

@@ -68,7 +68,7 @@ def resolve(program: Program, namespace: Mapping[str, object]) -> Program:
             hint = "use ASCII letters, digits and underscores, at most 200, and none of isl's words (mod, exists, let, ...)"
             message = f"a parameter cannot be named {parameter.name!r}"
             raise EinsumSyntaxError(message, span=parameter.span, hint=hint)
-    scope = Scope(namespace, words(program), assigned_names(program.body))
+    scope = Scope(program.name, namespace, words(program), assigned_names(program.body))
     try:
         parameters = resolve_parameters(program.parameters, scope)
         body = _Resolver(scope).block(program.body, at_top=True)

@@ -50,6 +50,9 @@ def _callee(call: CallProgram, scope: Scope) -> Program:
     if word in scope.tensors or word in scope.sizes or word in scope.loops or word in scope.local:
         hint = "subscripts are in square brackets: x[n, k]"
         raise EinsumSyntaxError(f"{word!r} is not a program and cannot be called", span=call.span, hint=hint)
+    if word == scope.program and not isinstance(getattr(scope.namespace.get(word), "program", None), Program):
+        hint = "write a loop (`for t in range(T):`), or call it from Python"
+        raise EinsumSyntaxError(f"{word!r} calls itself, and programs have no recursion", span=call.span, hint=hint)
     if word not in scope.namespace:
         programs = [name for name, value in scope.namespace.items() if holds_program(value)]
         known = spelled_out(word) or did_you_mean(word, [*RESERVED, *programs])

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from polyml.einsum_frontend.affine_form import require_affine
 from polyml.einsum_frontend.names import RESERVED, looks_like_size
-from polyml.einsum_frontend.scope import Scope, Tensor
-from polyml.einsum_frontend.syntax import Expression, Name, Number, Parameter, SizeRef
+from polyml.einsum_frontend.scope import Scope, Tensor, number_at
+from polyml.einsum_frontend.syntax import Expression, Name, Parameter, SizeRef
 from polyml.einsum_frontend.walk import map_children, walk
 from polyml.errors import EinsumSyntaxError
 
@@ -84,7 +84,7 @@ def _check_new_size(name: Name) -> None:
 def _unbound(name: Name, scope: Scope) -> Expression:
     number = scope.outer_number(name.identifier, name.span)
     if number is not None:
-        return Number(number, name.span)
+        return number_at(number, name.span)
     hint = f"give some parameter a bare entry {name.identifier}, or add {name.identifier}: int"
     raise EinsumSyntaxError(f"no argument gives the size {name.identifier!r}", span=name.span, hint=hint)
 
@@ -100,7 +100,7 @@ def _undeclared(name: Name, scope: Scope) -> Expression:
         raise EinsumSyntaxError(f"{word!r} is no size", span=name.span, hint=f"make it one: {word}: int")
     number = scope.outer_number(word, name.span)
     if number is not None:
-        return Number(number, name.span)
+        return number_at(number, name.span)
     raise scope.undefined(word, name.span, _known_sizes(scope))
 
 

@@ -11,13 +11,13 @@ from dataclasses import field
 import numpy as np
 
 from polyml.einsum_frontend.names import CONSTANTS, RESERVED, did_you_mean, fresh_name, is_isl_name, looks_like_index
-from polyml.einsum_frontend.syntax import Expression, LoopRef, Number, Program, SizeRef, Subscript
+from polyml.einsum_frontend.syntax import Call, Expression, LoopRef, Number, Program, SizeRef, Subscript
 from polyml.errors import EinsumSyntaxError
 from polyml.records import dataclass
 from polyml.shown import counted
 from polyml.source import Span
 
-__all__ = ["Scope", "Tensor", "holds_program", "wrong_rank"]
+__all__ = ["Scope", "Tensor", "holds_program", "number_at", "wrong_rank"]
 
 
 @dataclass(slots=True)
@@ -37,10 +37,11 @@ class Tensor:
 class Scope:
     """The names of one program while its statements are resolved in the order of the text.
 
-    namespace: the enclosing scope. taken: every word of the program, so that made-up names differ from all. local: the names that it assigns somewhere, which are therefore
+    program: its name. namespace: the enclosing scope. taken: every word of the program, so that made-up names differ from all. local: the names that it assigns somewhere, which are therefore
     never looked up outside. captured, programs: what was found outside. gone: tensors of loops that ended. assigned_in_loops: per enclosing loop the names that its body assigns.
     """
 
+    program: str
     namespace: Mapping[str, object]
     taken: frozenset[str]
     local: frozenset[str]
@@ -49,7 +50,7 @@ class Scope:
     loops: list[str] = field(default_factory=list)
     gone: dict[str, Tensor] = field(default_factory=dict)
     assigned_in_loops: list[frozenset[str]] = field(default_factory=list)
-    captured: dict[str, int | float | bool] = field(default_factory=dict)
+    captured: dict[str, int | float | bool | complex] = field(default_factory=dict)
     programs: dict[str, Program] = field(default_factory=dict)
     safe_names: dict[str, str] = field(default_factory=dict)
 
@@ -104,18 +105,18 @@ class Scope:
             raise self.undefined(name, span)
         number = self.outer_number(name, span)
         if number is not None:
-            return Number(number, span)
+            return number_at(number, span)
         raise self.undefined(name, span, hint)
 
-    def outer_number(self, name: str, span: Span) -> int | float | bool | None:
+    def outer_number(self, name: str, span: Span) -> int | float | bool | complex | None:
         """The number that `name` is in the enclosing scope; None when the scope has no such name. It is noted as captured."""
         if name not in self.namespace:
             return None
         found = self.namespace[name]
         if isinstance(found, np.generic) or (isinstance(found, np.ndarray) and found.ndim == 0):
             found = found.item()
-        if isinstance(found, (bool, float)):
-            value: int | float | bool = found
+        if isinstance(found, (bool, float, complex)):
+            value: int | float | bool | complex = found
         elif isinstance(found, numbers.Integral):
             value = int(found)
         elif holds_program(found):
@@ -189,6 +190,13 @@ class Scope:
             raise EinsumSyntaxError(message, span=span, hint=hint)
         self.tensor(name, span)
         return Subscript(self.safe(name), (), span)
+
+
+def number_at(value: int | float | bool | complex, span: Span) -> Expression:
+    """A number of the enclosing scope, where its name stands."""
+    if isinstance(value, complex):
+        return Call("complex", (Number(value.real, span), Number(value.imag, span)), span)
+    return Number(value, span)
 
 
 def holds_program(value: object) -> bool:

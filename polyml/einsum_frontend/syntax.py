@@ -228,5 +228,5 @@ class Program:
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
     source: Source
-    captured: Mapping[str, int | float | bool] = field(default_factory=dict)
+    captured: Mapping[str, int | float | bool | complex] = field(default_factory=dict)
     programs: Mapping[str, Program] = field(default_factory=dict)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import polyml
 from polyml.dtypes import f32, f64
 from polyml.einsum_frontend.arguments import ArgumentType, Signature, bind_sizes
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
@@ -82,3 +84,11 @@ def test_an_int_that_a_shape_gives_is_a_number() -> None:
     assert symbolic_ints(program('x: f32["T+1"], T: int', "y[n] = x[n] * T", "return y")) == frozenset()
     both = program('x: f32["T+K"], T: int, K: int', 'y: f32["T"]', "y[n] = x[n + K]", "return y")
     assert symbolic_ints(both) == frozenset("TK")
+
+
+def test_numbers_of_the_enclosing_scope_are_named_where_they_do_not_fit() -> None:
+    K = 4  # a size of the program's
+    f = polyml.einsum('def f(x: f32["2*K+1 N"]):\n    y[n] = x[k, n]\n    return y\n')
+    with pytest.raises(ShapeError, match=r"is 6, and its entry says 9 \(K = 4 in the enclosing scope\)"):
+        f(np.ones((6, 2), np.float32))
+    assert K == 4

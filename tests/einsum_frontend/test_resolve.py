@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import polyml
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.signature import result_ranks, written_parameters
 from polyml.einsum_frontend.syntax import (
@@ -26,6 +27,8 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
 )
 from polyml.einsum_frontend.walk import index_names, walk
+from polyml.errors import NotAffineError
+from polyml.testing import verify
 
 from .marked import printed, program, resolved
 
@@ -297,3 +300,13 @@ def test_a_call_that_writes_its_argument() -> None:
     outer = resolved(program("h[n] = v[n]", "inner(h, 1.5)", "return h"), {"inner": SimpleNamespace(program=p)})
     assert written_parameters(outer) == frozenset()
     assert set(p.programs) == {"scale"}
+
+
+def test_complex_numbers_of_the_enclosing_scope() -> None:
+    w, z = 1 - 2j, np.complex64(3j)
+    f = polyml.einsum('def f(x: f32["N"]):\n    y[n] = w * x[n] + z\n    return y\n')
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(f(x), (w * x + z).astype(np.complex64))
+    assert verify(f, x)
+    with pytest.raises(NotAffineError, match="an entry of a shape is not affine"):
+        polyml.einsum('def f(x: f32["N N+w"]):\n    return x\n')

@@ -182,6 +182,7 @@ NOT_AFFINE = [
 
 CALLS = [
     ("unknown", "«y = dens(x, v)»", "unknown function or program 'dens'", "did you mean 'dense'"),
+    ("itself", "«y = f(x, v)»", "'f' calls itself", "write a loop"),
     ("a declaration", "«y = zeros(x, v)»", "unknown function or program 'zeros'", "write a declaration"),
     ("a Python function", "«y = function(x)»", "'function' is a Python builtin_function_or_method, not an einsum", ""),
     ("a tensor", "«y = x(1)»", "'x' is not a program", "square brackets"),

@@ -207,3 +207,21 @@ def test_lines_above_may_change(tmp_path: Path) -> None:
     sys.modules.pop("shifted", None)
     linecache.clearcache()
     assert program_from_function(module.f).source.first_line == 4
+
+
+def test_long_lines_are_shown_around_what_is_wrong() -> None:
+    text = f'def f(x: f32["N"]):\n    y[n] = {" + ".join(["x[n]"] * 150)} + oops + {" + ".join(["x[n]"] * 150)}\n    return y\n'
+    with pytest.raises(EinsumSyntaxError, match="undefined name 'oops'") as caught:
+        polyml.einsum(text)
+    _, place, line, carets, *_ = str(caught.value).split("\n")
+    assert place.endswith(":2:1062")
+    assert len(line) < 260
+    assert line[carets.index("^") : carets.rindex("^") + 1] == "oops"
+    assert line.strip().startswith("... ")
+    assert line.endswith(" ...")
+    at_the_end = text.replace("oops", "x[n]").replace("\n    return", " + oops\n    return")
+    with pytest.raises(EinsumSyntaxError) as caught:
+        polyml.einsum(at_the_end)
+    line, carets = str(caught.value).split("\n")[2:4]
+    assert line.endswith("oops")
+    assert carets.rindex("^") + 1 == len(line)

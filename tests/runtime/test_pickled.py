@@ -67,6 +67,13 @@ def test_kernels_are_of_their_process() -> None:
             again(kernel)
 
 
+def test_stages_are_of_their_process() -> None:
+    lowered = scaled.lower(np.ones(3, np.float32))
+    for again in (pickled, copy.copy, copy.deepcopy):
+        with pytest.raises(polyml.PolymlError, match=r"the stages of scaled are(.|\n)*hint: pickle the program"):
+            again(lowered)
+
+
 def test_a_decorated_function_keeps_its_documentation() -> None:
     assert scaled.__module__ == __name__
     assert scaled.__doc__.startswith("A row times a number of the module.\n")

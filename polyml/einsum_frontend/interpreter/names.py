@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import assert_never
 
+from polyml.einsum_frontend.scope import number_at
 from polyml.einsum_frontend.syntax import (
     Binary,
     Boolean,
@@ -48,7 +49,7 @@ class Names:
     sizes: frozenset[str]
     loops: tuple[str, ...] = ()
     dead: frozenset[str] = frozenset()
-    captured: Mapping[str, int | float | bool] = field(default_factory=dict)
+    captured: Mapping[str, int | float | bool | complex] = field(default_factory=dict)
 
     def may_be_index(self, name: str) -> bool:
         """Whether `name` in a subscript is an index: lower case, and no parameter, size, loop variable or 0-d tensor."""
@@ -178,7 +179,7 @@ class _Resolver:
             raise EinsumSyntaxError(f"the tensor {name} is used without subscripts", span=expr.span)
         for numbers in (_CONSTANTS, names.captured):
             if name in numbers:
-                return Number(numbers[name], expr.span)
+                return number_at(numbers[name], expr.span)
         raise _undefined(expr, name, names)
 
     def subscript(self, expr: Subscript, bound: Mapping[str, str]) -> Expression:
