@@ -37,20 +37,28 @@ def as_affine(expr: Expr) -> Affine | None:
             return None
 
 
-def condition_text(condition: Expr) -> str | None:
-    """A bool expression as an isl constraint, or None when it is not affine."""
+def condition_text(condition: Expr, *, negated: bool = False) -> str | None:
+    """What a bool expression (or its negation) says about indices, as an isl constraint; None where it says nothing.
+
+    Of `1 <= i and m[i]` it is the left side: where only one side of several has to hold, all of them must be affine.
+    """
     match condition:
         case Const():
-            return "true" if condition.value else "false"
+            return "true" if bool(condition.value) != negated else "false"
         case Apply(op="not", args=(inner,)):
-            text = condition_text(inner)
-            return None if text is None else f"not ({text})"
-        case Apply(op="and" | "or" as op, args=(first, second)):
-            left, right = condition_text(first), condition_text(second)
-            return None if left is None or right is None else f"(({left}) {op} ({right}))"
+            return condition_text(inner, negated=not negated)
+        case Apply(op="and" | "or" as op, args=args):
+            known = [text for arg in args if (text := condition_text(arg, negated=negated)) is not None]
+            every = (op == "and") != negated
+            if not known or (not every and len(known) < len(args)):
+                return None
+            return f"({(' and ' if every else ' or ').join(known)})"
         case Apply(op=op, args=(first, second)) if op in _COMPARISONS:
             low, high = as_affine(first), as_affine(second)
-            return None if low is None or high is None else f"{low.isl_text()} {_COMPARISONS[op]} {high.isl_text()}"
+            if low is None or high is None:
+                return None
+            text = f"{low.isl_text()} {_COMPARISONS[op]} {high.isl_text()}"
+            return f"not ({text})" if negated else f"({text})"
         case _:
             return None
 
@@ -68,9 +76,9 @@ def guarded_reads(expr: Expr) -> list[tuple[Read, tuple[str, ...]]]:
                 found.append((node, guard))
                 stack.extend((s, guard) for s in reversed(node.subscripts) if not isinstance(s, Affine))
             case Apply(op="select", args=(condition, chosen, other)):
-                text = condition_text(condition)
                 where, elsewhere = (
-                    (guard, guard) if text is None else ((*guard, f"({text})"), (*guard, f"not ({text})"))
+                    guard if text is None else (*guard, text)
+                    for text in (condition_text(condition), condition_text(condition, negated=True))
                 )
                 stack += [(other, elsewhere), (chosen, where), (condition, guard)]
             case Apply():
