@@ -23,7 +23,7 @@ HEAVY = {"exp": 10, "log": 12, "sin": 15, "cos": 15, "tanh": 15, "pow": 30, "div
 """Cycles of a vector of operations that are more than one instruction."""
 
 TERMS = 3
-"""Products that are kept: those of most trip counts."""
+"""Products that are kept of those with the most trip counts, and as many of those with the most cycles: the ends of slanted tiles have more trip counts than whole tiles, but few iterations, which are none where no edge is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ def _merged(works: Iterable[Work]) -> list[Work]:
 
 
 def _largest(works: Iterable[Work]) -> tuple[Work, ...]:
-    return tuple(sorted(works, key=lambda work: (len(work.trips), work.cycles), reverse=True)[:TERMS])
+    deepest = sorted(works, key=lambda work: (len(work.trips), work.cycles), reverse=True)
+    heaviest = sorted(deepest, key=lambda work: work.cycles, reverse=True)
+    return tuple(dict.fromkeys((*deepest[:TERMS], *heaviest[:TERMS])))
 
 
 def _weight(works: Iterable[Work]) -> tuple[int, float]:

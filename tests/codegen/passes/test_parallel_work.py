@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 import pytest
 
+import polyml
 from polyml.codegen.llvm.functions import outline
 from polyml.codegen.loops import For, Function
 from polyml.codegen.passes.parallel_work import Work, work_of_loop
+from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f32
 from polyml.sets.affine import affine, maximum, minimum
+from polyml.target import Target
 from tests.codegen.llvm import support
 from tests.codegen.llvm.support import apply, compile_functions, loop, read, store, variable
 
@@ -53,6 +59,44 @@ def test_only_the_largest_products_stay() -> None:
     works = work_of_loop(loop("i", 0, N, *assigns, store("z", ["i"], read("x", f32, "i", 0)), kind="parallel"))
     assert len(works) == 3
     assert all(len(work.trips) == 2 for work in works)
+
+
+def _total(works: Iterable[Work], values: Mapping[str, int]) -> float:
+    return sum(work.cycles * math.prod(max(0, trips.evaluate(values)) for trips in work.trips) for work in works)
+
+
+def test_whole_tiles_stay_beside_their_edges() -> None:
+    """The ends of slanted tiles are loops in loops of no or few iterations; most of the work is in whole tiles, in fewer loops."""
+    row = store("y", ["i", "k"], read("x", f32, "i", "k"))
+    whole = loop("k", 0, 100, row)
+    edges = [loop(f"e{p}", 0, affine("i") - N, loop("k", 0, affine(f"M{p}"), row)) for p in range(4)]
+    works = work_of_loop(loop("i", 0, N, whole, *edges, kind="parallel"))
+    values = {"N": 64, **{f"M{p}": 4 for p in range(4)}}
+    assert _total(works, values) == 64 * 100
+
+
+def test_columns_of_half_a_matrix_are_worth_threads() -> None:
+    """A triangular product with AVX2: the loop over column blocks within each block of rows, in its middle."""
+    n = 600
+    program = polyml.einsum(
+        f"""
+def f(a: f64["{n} {n}"], c: f64["{n} {n}"]):
+    if j <= i:
+        c[i, j] += sum[k](a[i, k] * a[j, k])
+    return c
+""",
+        target=Target("x86-64-v3"),
+        threads=2,
+    )
+    zeros = np.zeros((n, n))
+    loops = [node for region in program.lower(zeros, zeros).stages.regions for node in walk_nodes(region.loops.body)]
+    found = []
+    for node in loops:
+        if isinstance(node, For) and node.kind == "parallel":
+            works = work_of_loop(node)
+            names = {name for work in works for trips in work.trips for name in trips.variables()}
+            found.append(_total(works, {name: n // 2 if name == "i_tile" else 0 for name in names}))
+    assert max(found) > n * n / 4, found
 
 
 @pytest.mark.parametrize(
