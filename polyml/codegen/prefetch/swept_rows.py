@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from math import inf
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
@@ -41,7 +42,7 @@ def prefetch(function: Function, caches: Caches, near: Set[str] = frozenset()) -
     numbers = dict.fromkeys((l.name for l in function.leads), 0) | dict.fromkeys(function.sizes, SOME_SIZE)
     pass_ = _Prefetch({v.name: v for v in function.arguments}, numbers, caches, function.written, near)
     body = pass_.body(function.body)
-    if len(loops := _whole_loops(body)) == 1:
+    if len(loops := pass_.rows_of(body)) == 1:
         body = pass_.with_coming_lines(body, loops[0])
     return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
 
@@ -85,7 +86,7 @@ class _Prefetch:
         if not isinstance(node, For) or node.kind == "vector":
             return node
         node = self.with_ends_of_blocks(node)
-        loops = _whole_loops(node.body)
+        loops = self.rows_of(node.body)
         beside = self.with_rows_beside(node, loops)
         if beside is not node:
             return beside
@@ -216,7 +217,7 @@ class _Prefetch:
         asked = {node.place.variable: node.place for node in walk_nodes(walk.body) if isinstance(node, Prefetch)}
         chosen: dict[int, list[Node]] = {}
         behind = {id(node) for node in nodes[walks[-1] :]}
-        for loop in _whole_loops(tuple(nodes)):
+        for loop in self.rows_of(tuple(nodes)):
             streams = {key: reads for key, reads in self.streams(loop).items() if key[0] in asked}
             trips = self.trips(loop)
             if not streams or not trips or trips < 0 or not _is_heavy(loop) or not _suitable(loop)[0]:
@@ -301,6 +302,13 @@ class _Prefetch:
         trips = self.trips(loop)
         length = self.trips(sweep.loop)
         return trips is not None and length is not None and 2 * trips > length
+
+    def rows_of(self, nodes: tuple[Node, ...]) -> list[For]:
+        """The whole loops among the nodes, without those over one vector at an end of a row whose other vectors it overlaps."""
+        whole = _whole_loops(nodes)
+        ends = {id(loop) for loop in whole if (self.trips(loop) or inf) <= loop.width}
+        long = {loop.variable for loop in whole if id(loop) not in ends}
+        return [loop for loop in whole if id(loop) not in ends or loop.variable not in long]
 
     def trips(self, loop: For) -> int | None:
         """Iterations of a vector loop's variable; None when they are no number, or when the loop contains others."""

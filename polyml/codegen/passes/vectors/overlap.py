@@ -1,8 +1,8 @@
-"""Register tiles whose last vector overlaps the one before: 24 columns are two vectors of 16, which have eight in common.
+"""Vectors that overlap at the ends of a row: register tiles of 24 columns are two vectors of 16, which have eight in common.
 
 A loop over the whole vectors and another one over the rest (narrower, or under a mask) read twice what columns share, and a lone narrow vector is bound by these loads. Computing elements
 twice is harmless where a tile makes them from nothing that it writes, or goes on with what all of its vectors load before any is stored: both vectors then store the same. Of columns whose number is not known a tile's vectors
-begin no later than a vector's length before the end.
+begin no later than a vector's length before the end. Rows whose whole vectors lie at lines have one more that starts where the row does, and one that ends there, instead of two under masks (passes/vectors/parts.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polyml.expressions import Expr, Read, Subscript, reads_of
 from polyml.new_names import fresh
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
-__all__ = ["clamped_tiles", "overlapping_starts", "overlapping_tiles", "settled"]
+__all__ = ["clamped_tiles", "may_run_twice", "overlapping_starts", "overlapping_tiles", "settled"]
 
 
 def overlapping_starts(loop: For, trips: int, width: int) -> list[Affine]:
@@ -67,6 +67,19 @@ def clamped_tiles(loop: For, body: tuple[Node, ...], vectors: int, width: int, t
         loop, kind="vector", factor=1, lower=first, upper=first + width, step=width, width=width, body=copies
     )
     return replace(loop, variable=tile, step=vectors * width, kind="sequential", factor=1, body=(inside,))
+
+
+def may_run_twice(loop: For) -> bool:
+    """Whether the loop does nothing but store, in each iteration, values of what it never writes: an iteration that runs twice stores the same again."""
+    stores = [node for node in loop.body if isinstance(node, Assign)]
+    if len(stores) != len(loop.body) or not all(
+        _is_simple(n) and n.reduction is None and not n.streaming for n in stores
+    ):
+        return False
+    written = {node.target.variable for node in stores}
+    moving = all(loop.variable in subscript_variables(node.target.subscripts) for node in stores)
+    read = {use.variable for node in stores for use in uses(node) if not use.write}
+    return moving and not written & read
 
 
 def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Node, ...] | None:

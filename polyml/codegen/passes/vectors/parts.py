@@ -8,6 +8,7 @@ from math import prod
 from polyml.codegen.loops import Allocate, For, If, Node
 from polyml.codegen.passes.unrolling.jam import jam
 from polyml.codegen.passes.vectors.in_turn import IN_TURN, is_long
+from polyml.codegen.passes.vectors.overlap import may_run_twice
 from polyml.codegen.passes.vectors.privatize import Accumulators, Partial, private_body
 from polyml.codegen.passes.vectors.streams import Leads
 from polyml.codegen.ranges import Ranges
@@ -22,6 +23,9 @@ __all__ = ["VectorPlan", "loops_of", "plan_parts", "with_lanes"]
 _INDEPENDENT = 4
 """Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
 
+_LINE = 64
+"""Bytes of a cache line."""
+
 _STRIP = 32
 """A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
 
@@ -29,7 +33,7 @@ _STRIP = 32
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
     """Width and number of vectors of one loop, and its parts as ends of ranges: masked until `start`, main until `middle`, single vectors until `end`,
-    then masked. in_turn: the main loop's vectors are the parts of one that is as long as all of them."""
+    then masked. in_turn: the main loop's vectors are the parts of one that is as long as all of them. overlapping: whole vectors at both ends, which overlap the others, take the place of masked ones."""
 
     width: int
     vectors: int
@@ -41,6 +45,7 @@ class VectorPlan:
     has_tail: bool
     has_head: bool = False
     in_turn: bool = False
+    overlapping: bool = False
 
 
 def plan_parts(
@@ -57,14 +62,17 @@ def plan_parts(
     if trips is None and not sums and not _has_loops(loop.body):
         most = ranges.highest(span)
         vectors = 1 if most is not None and most < _STRIP * width else vectors
-    head = leads.before_aligned(loop, ranges, width, vector_bytes, sums=sums)
+    # Masks as wide as a line cost nothing; of vectors shorter than that they are vectors themselves (AVX2).
+    twice = trips is not None and trips >= width and not sums and 2 * vector_bytes <= _LINE and may_run_twice(loop)
+    head = leads.before_aligned(loop, ranges, width, vector_bytes, sums=sums, twice=twice)
     if head is not None:
         start = loop.lower + head
         if trips is None or trips < width:
             start = minimum([start, loop.upper])
         whole = loop.upper - start
         middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
-        return VectorPlan(width, vectors, start, middle, end, True, vectors > 1, True, True, in_turn)
+        first = not twice or start != loop.lower
+        return VectorPlan(width, vectors, start, middle, end, True, vectors > 1, True, first, in_turn, twice)
     if trips is None:
         low = ranges.lowest(span)
         span = span if low is not None and low >= 0 else maximum([span, affine(0)])
@@ -105,7 +113,11 @@ def loops_of(
     single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
     if plan.has_head:
         before = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
-        yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=before), loop.lower)
+        if plan.overlapping:
+            ahead = (plan.start - loop.lower + (width - 1)) // width * width
+            yield replace(shape, upper=loop.lower + ahead, step=width, body=before)
+        else:
+            yield _head(replace(shape, upper=plan.start, step=width, masked=True, body=before), loop.lower)
     start = plan.start
     if plan.has_main and plan.in_turn:
         whole = plan.vectors * width
@@ -124,7 +136,10 @@ def loops_of(
     if plan.has_single:
         yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
         start = plan.end
-    if plan.has_tail:
+    if plan.has_tail and plan.overlapping:
+        left = (loop.upper - plan.end + (width - 1)) // width * width
+        yield replace(shape, lower=loop.upper - left, step=width, body=single)
+    elif plan.has_tail:
         yield replace(shape, lower=start, step=width, masked=True, body=single)
 
 

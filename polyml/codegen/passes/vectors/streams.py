@@ -38,6 +38,9 @@ LONG_IN_CACHE = 4
 LONG_UNDER_VECTORS = 32
 """The same for whole rows where masks are vectors (AVX2): each of the two ends then takes 18 cycles (AMD), and an aligned vector saves about one."""
 
+LONG_OVERLAPPING = 8
+"""The same where whole vectors that overlap the row's others take the place of masks: one more of them, for the cycle that each aligned one saves."""
+
 LONG_SUM = 64
 """The same for a sum along the lanes, which has an end of as many vectors as it has accumulators."""
 
@@ -60,9 +63,13 @@ class Leads:
     _streaming: tuple[str, Affine, tuple[Affine, ...]] | None = None
     _columns: bool = False
 
-    def before_aligned(self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, sums: int) -> Affine | None:
+    def before_aligned(
+        self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, sums: int, twice: bool = False
+    ) -> Affine | None:
         """How many iterations of `loop` (which will have `width` lanes) come before the first whose streaming store is aligned, or whose accesses to
         data in cache are: 0 .. width - 1. It may be more than the loop has.
+
+        twice: whether iterations may run twice, so that ends need no masks.
 
         None where that is not worth it: rows are short; or vectors are written now and then, to several rows in turn (a register tile), which leaves too
         many lines half written; or lanes add up (`sums` elements) what takes longer than its loads, or comes from rows side by side.
@@ -81,7 +88,7 @@ class Leads:
                 # Lanes of several registers are combined together (llvm/reductions/across.py), those of eight bytes not by halves: their order would be the address's.
                 apart = sums == 1 or vector_bytes <= 4 * width
                 return self._before_sum(loop, trips, width, vector_bytes) if apart and trips and not jammed else None
-            return self._before_lines(loop, ranges, width, vector_bytes, jammed)
+            return self._before_lines(loop, ranges, width, vector_bytes, jammed, twice=twice)
         for place in _streamed(loop.body):
             variable = self.arguments.get(place.variable)
             flat = None if variable is None else flat_element(variable, place.subscripts, whole_rows=self.large)
@@ -166,11 +173,12 @@ class Leads:
         return tuple(visit(node) for node in nodes) if marks else nodes
 
     def _before_lines(
-        self, loop: For, ranges: Ranges, width: int, vector_bytes: int, jammed: set[str]
+        self, loop: For, ranges: Ranges, width: int, vector_bytes: int, jammed: set[str], *, twice: bool
     ) -> Affine | None:
         """The same for most of the accesses of a loop over data in cache; None when less than half of them can be aligned at once."""
         most, strip = ranges.highest(loop.upper - loop.lower), ranges.constant(loop.upper - loop.lower) is None
-        least = LONG_IN_CACHE if strip or vector_bytes >= _LINE else LONG_UNDER_VECTORS
+        least = LONG_OVERLAPPING if twice and not strip else LONG_UNDER_VECTORS
+        least = LONG_IN_CACHE if strip or vector_bytes >= _LINE else least
         if most is None or most < least * width or 2 * vector_bytes < _LINE:
             return None
         weights: Counter[Affine] = Counter()

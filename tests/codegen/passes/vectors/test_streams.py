@@ -326,10 +326,9 @@ def test_the_first_vector_lies_as_all_others_do() -> None:
 
 
 SMOOTHED = """
-def smoothed(x: {dtype}["N K"]):
-    y: {dtype}["N K"] = 0
+def smoothed(x: {dtype}["N K"], y: {dtype}["N K"]):
     if 1 <= k < K - 1:
-        y[n, k] = x[n, k - 1] + x[n, k] + x[n, k + 1]
+        y[n, k] += x[n, k - 1] + x[n, k] + x[n, k + 1]
     return y
 """
 
@@ -344,8 +343,68 @@ def test_rows_with_slow_ends_start_at_a_line_where_they_are_long(dtype: str, col
         ("x86-64-v4", columns - 8, True),
     ):
         x = np.zeros((50, width), f"f{int(dtype[1:]) // 8}")
-        text = pm.einsum(program, target=pm.Target(target), threads=1).lower(x).text("loops")
+        text = pm.einsum(program, target=pm.Target(target), threads=1).lower(x, x).text("loops")
         assert ("_lead" in text) == leads
+
+
+STEPS = """
+def steps(T: int, a: {dtype}["N M"], b: {dtype}["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            b[i, j] = 0.2 * (a[i, j] + a[i, j - 1] + a[i, j + 1] + a[i + 1, j] + a[i - 1, j])
+            a[i, j] = 0.2 * (b[i, j] + b[i, j - 1] + b[i, j + 1] + b[i + 1, j] + b[i - 1, j])
+    return a, b
+"""
+IN_PLACE = """
+def in_place(T: int, a: {dtype}["N M"], b: {dtype}["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            b[i, j] += 0.2 * (a[i, j] + a[i, j - 1] + a[i, j + 1] + a[i + 1, j] + a[i - 1, j])
+            a[i, j] += 0.2 * (b[i, j] + b[i, j - 1] + b[i, j + 1] + b[i + 1, j] + b[i - 1, j])
+    return a, b
+"""
+
+
+def test_rows_that_may_be_computed_twice_have_no_masked_ends() -> None:
+    """With AVX2 a row of eight vectors or more begins with a vector where it begins, goes on with those that start at a line, and ends with one where it ends."""
+
+    def lowered(text: str, columns: int, target: str) -> str:
+        program = pm.einsum(text.format(dtype="f64"), target=pm.Target(target), threads=1)
+        return program.lower(2, *np.zeros((2, 30, columns))).text("loops")
+
+    assert "masked" not in lowered(STEPS, 72, "x86-64-v3")
+    assert "_lead" in lowered(STEPS, 72, "x86-64-v3")
+    assert "masked" in lowered(STEPS, 24, "x86-64-v3")  # too short
+    assert "masked" in lowered(IN_PLACE, 72, "x86-64-v3")
+    assert "masked" in lowered(STEPS, 72, "x86-64-v4")
+    assert "prefetch" not in lowered(STEPS, 72, "x86-64-v3")
+
+
+@pytest.mark.parametrize("text", [STEPS, IN_PLACE])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("columns", [36, 72, 75, 80, 120])
+def test_ends_of_rows_wherever_they_lie(text: str, dtype: str, columns: int) -> None:
+    machine = pm.Target("x86-64-v3")
+    if not machine.runs_here:
+        pytest.skip("not this machine's code")
+    program = pm.einsum(text.format(dtype=dtype), target=machine, threads=1)
+    itemsize = int(dtype[1:]) // 8
+    start = np.random.default_rng(columns).random((2, 9, columns)).astype(f"f{itemsize}")
+    expected = start.astype(float)
+    a, b = expected
+    for _ in range(3):
+        for x, y in ((a, b), (b, a)):
+            cross = x[1:-1, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] + x[2:, 1:-1] + x[:-2, 1:-1]
+            y[1:-1, 1:-1] = 0.2 * cross + (y[1:-1, 1:-1] if text is IN_PLACE else 0)
+    for first, second in ((0, 0), (1, 1), (3, 3), (7, 7), (2, 5)):
+        arrays = []
+        for values, elements in zip(start, (first, second), strict=True):
+            room = np.zeros(values.nbytes + 128, np.uint8)
+            begin = -room.ctypes.data % 64 + elements * itemsize
+            arrays.append(room[begin : begin + values.nbytes].view(values.dtype).reshape(values.shape))
+            arrays[-1][...] = values
+        program(3, *arrays)
+        np.testing.assert_allclose(arrays, expected, rtol=1e-5 if dtype == "f32" else 1e-12)
 
 
 NORM = """
