@@ -43,7 +43,7 @@ from polyml.schedule.blocking.sizes import (
     whole_sizes,
     widths,
 )
-from polyml.schedule.blocking.strips import in_strips, strip_depth, strips_of, waits_for_pages
+from polyml.schedule.blocking.strips import in_strips, narrow_strips_stay, strip_depth, strips_of, waits_for_pages
 from polyml.schedule.blocking.symbolic import UNBOUNDED, Contraction, at_large
 from polyml.schedule.blocking.tile_limits import UNKNOWN_ROWS, chosen_tile, tile_limits
 from polyml.schedule.blocking.turned import turned_blocks
@@ -130,7 +130,11 @@ def _with_tile(
     """The blocks of a contraction with this register tile."""
     scop, model, sides, ends = given.scop, given.model, given.sides, given.ends
     width = tile.vectors * target.lanes(model.itemsize)
-    walked = packed and not (turned or ends) and not is_near(model, sides, {}, target)
+    near = is_near(model, sides, {}, target)
+    if near and narrow_strips_stay(model, sides, tile, target):
+        # Tiles of few registers read faster than all of the operand comes from L2, for each of them.
+        near = terms_in_l1(scop, model, sides, rows, tile, target) is not None
+    walked = packed and not (turned or ends or near)
     if walked and not lines_meet(model, sides, rows, tile, shares(model, sides, tile, target), target):
         strips = strips_of(scop, model, sides, rows, tile, target, parts=given.is_alone)
         if strips is not None:

@@ -31,6 +31,8 @@ __all__ = [
     "PACKED_TILES",
     "WAY",
     "in_strips",
+    "is_narrow",
+    "narrow_strips_stay",
     "strip_depth",
     "strips_of",
     "waits_for_pages",
@@ -87,6 +89,19 @@ PACKED_FAR = 4
 """Register tiles for such a strip to be packed, at least: 4 tiles of 300 terms 1.31 and 1.21 of the limit, 3 of 100 terms 1.17 and 1.21."""
 
 
+def is_narrow(tile: RegisterTile, target: Target) -> bool:
+    """Whether a row of a strip is little more than a line: of tiles of 16 registers."""
+    return tile.vectors * target.vector_bytes < LEAST_ROW * target.line_bytes
+
+
+def narrow_strips_stay(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
+    """Whether strips are narrow, and L1 holds one, packed, over the whole sum beside a tile's rows: of neighbours a line for each term."""
+    depth = prod(model.extents[i] for i in sides.reduced)
+    along = all(abs(operand.stride(sides.reduced[-1]) or 0) == 1 for operand in sides.others)
+    row = tile.rows * model.itemsize if along else target.line_bytes
+    return is_narrow(tile, target) and depth * (tile.vectors * target.vector_bytes + row) <= target.l1_bytes
+
+
 def strip_depth(model: StatementModel, sides: Sides, width: int, target: Target) -> dict[str, int]:
     """The part of the sum that strips go over at a time: as many rows as TLBs reach, and as a quarter of L2 holds of a strip, and of all rows of the other operand."""
     rows = prod(model.extents[i] for i in sides.rows)
@@ -139,10 +154,12 @@ def strips_of(
         return None
     if across:
         return "packed" if whole and tiles >= PACKED_APART and uses <= MOST_USES and depth >= LEAST_DEPTH else None
-    strip, narrow = width * depth * size, width * size < LEAST_ROW * target.line_bytes
+    strip, narrow = width * depth * size, is_narrow(tile, target)
     in_l1 = 3 * strip <= 2 * target.l1_bytes
     # Three quarters of each set at most.
     in_l1 = in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY)
+    if narrow:
+        in_l1 = in_l1 and 2 * _lines(model, sides, sizes, width, target) * target.line_bytes <= target.l1_bytes
     if in_l1 and (along or not narrow or _fit_beside_rows(model, sides, sizes, width, target)):
         return "in place"
     met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
@@ -184,6 +201,18 @@ def in_strips(
     if packed:
         sizes |= {**dict.fromkeys(sides.columns, 1), sides.lanes: width}
     return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
+
+
+def _lines(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> int:
+    """Lines of a strip that begins where most arrays do, behind the beginning of a line: rows of a line and a half are parts of two or three."""
+    line, size = target.line_bytes, model.itemsize
+    steps = [(sides.operand.stride(i) or 0) * size for i in sides.reduced]
+    begin, end = line // 4, line // 4 + width * size - 1
+    found = 0
+    for at in product(*(range(sizes[i]) for i in sides.reduced)):
+        start = sum(step * k for step, k in zip(steps, at, strict=True))
+        found += (start + end) // line - (start + begin) // line + 1
+    return found
 
 
 def _fit_beside_rows(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> bool:

@@ -11,7 +11,7 @@ from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.register_tile import contraction_tile
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import TOGETHER, by_stride, even, shares, widths
-from polyml.schedule.blocking.strips import LEAST_ROW, strips_of
+from polyml.schedule.blocking.strips import is_narrow, strips_of
 from polyml.schedule.blocking.symbolic import Contraction
 from polyml.schedule.blocking.worth import packing_pays
 from polyml.schedule.cost import StatementModel
@@ -45,8 +45,8 @@ def turned_blocks(given: Contraction, across: str, target: Target) -> Blocking |
     waiting = few * prod(model.extents[i] for i in sides.rows)
     kind = strips_of(given.scop, model, sides, rows, tile, target, most_in_set=MOST_IN_SET)
     strips = kind == "in place"
-    narrow = width * model.itemsize < LEAST_ROW * target.line_bytes
-    one_by_one = strips or (kind == "packed" and narrow)  # of wide ones, whose rows meet in L2, a block is packed
+    # Of wide ones, whose rows meet in L2, a block is packed.
+    one_by_one = strips or (kind == "packed" and is_narrow(tile, target))
     depth = {i: model.extents[i] for i in sides.reduced} if one_by_one else shares(model, sides, tile, target)
     # Twice as much of L2 as elsewhere: long rows of the operand are what memory delivers fast.
     deep = waiting if one_by_one else max(prod(depth.values()), waiting)

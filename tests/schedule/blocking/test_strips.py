@@ -301,3 +301,43 @@ def test_narrow_strips_leave_room_for_rows_that_are_neighbours(dtype: str, n: in
     x, y = (integers(n, n, dtype=dtype.replace("f32", "f4").replace("f64", "f8"), seed=seed) for seed in (0, 1))
     assert ("read where it lies, in strips" in str(f.explain(x, y))) == lies
     np.testing.assert_array_equal(f(x, y), x.T @ y)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "how"),
+    [
+        (120, 120, "y packed in panels of 24"),  # 300 lines of 512, in strips of a line and a half
+        (100, 120, "y read where it lies, in strips of 24"),
+        (300, 150, "y packed in panels of 16"),
+        (120, 112, "y read where it lies, in strips of 16"),
+    ],
+)
+def test_narrow_strips_that_take_half_of_l1_wherever_they_begin_are_packed(k: int, n: int, how: str) -> None:
+    x, y = integers(100, k), integers(k, n, seed=1)
+    narrow = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    assert how in str(polyml.einsum(TEXT.format("f32"), target=narrow, threads=1).explain(x, y))
+    function = polyml.einsum(TEXT.format("f32"), target=narrow, threads=1, verify=True)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "k", "how"),
+    [
+        ("nn", 112, 100, "in strips"),
+        ("tn", 120, 120, "y packed in panels"),
+        ("tn", 64, 300, "y read where it lies; "),
+        ("wide", 128, 100, "y read where it lies"),
+    ],
+)
+def test_short_rows_are_taken_in_narrow_strips_that_stay_in_l1(name: str, n: int, k: int, how: str) -> None:
+    """All of the operand comes from L2 for each tile otherwise, which AVX-512's tiles have the time for."""
+    x, y = integers(*(k, 100) if name == "tn" else (100, k)), integers(k, n, seed=1)
+    text = TEXT.format("f32").replace("N K", "K N").replace("n, k]", "k, n]") if name == "tn" else TEXT.format("f32")
+    sizes = {"l1_bytes": 32 << 10, "l2_bytes": 512 << 10}
+    target = Target("x86-64-v4" if name == "wide" else "x86-64-v3", **sizes)
+    function = polyml.einsum(text, target=target, threads=1)
+    (plan,) = (line for line in str(function.explain(x, y)).splitlines() if "blocking" in line)
+    assert how in plan + "; "
+    assert ("strips" in plan) == (how == "in strips")
+    if name != "wide":
+        np.testing.assert_array_equal(function(guarded(x), guarded(y)), (x.T if name == "tn" else x) @ y)
