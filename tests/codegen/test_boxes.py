@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -142,6 +144,33 @@ def test_loops_in_steps(step: int, shapes: tuple[tuple[int, ...], ...], monkeypa
     assert any(f"r += {step})" in text for text in texts)
     for schedule in found:
         assert stage.generate(schedule, name="f") == by_isl(schedule, monkeypatch)
+
+
+def condition(rng: random.Random) -> str:
+    """An inequality, a congruence or an equation of one to three indices."""
+    used = rng.sample("ijk", rng.choice((1, 2, 2, 3)))
+    total = " + ".join(f"{rng.choice((1, 1, 1, -1, -1, 2, -2, 3))}*{index}" for index in used)
+    number, divisor = rng.randint(-6, 12), rng.choice((2, 3, 4))
+    texts = [f"{total} <= {number}", f"{total} >= {-number}", f"({total}) % {divisor} == {number % divisor}"]
+    return rng.choice([texts[0], *texts, f"{total} == {number}"])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_conditions(seed: int) -> None:
+    """Whichever of them are scanned without isl: each element is added once, and no other."""
+    rng = random.Random(seed)
+    shape = tuple(rng.choice((1, 2, 3, 5, 8, 13)) for _ in "ijk")
+    left = rng.choice(("i", "ij", ""))
+    summed = [index for index in "ijk" if index not in left]
+    conditions = [condition(rng) for _ in range(rng.choice((1, 2, 3)))]
+    place = f"y[{', '.join(left)}]" if left else "y"
+    text = f"def f(x: f64['I J K']):\n    {place} = sum[{', '.join(summed + conditions)}](x[i, j, k])\n    return y\n"
+    x = np.random.default_rng(seed).standard_normal(shape)
+    inside = np.ones(shape, bool)
+    for one in conditions:
+        inside &= eval(one, dict(zip("ijk", np.indices(shape), strict=True)))
+    expected = np.where(inside, x, 0).sum(tuple("ijk".index(index) for index in summed))
+    np.testing.assert_allclose(pm.einsum(text, target=AVX2, threads=1, verify=True)(x), expected, atol=1e-12)
 
 
 WEIGHTS = """
