@@ -16,7 +16,7 @@ import numpy as np
 from numpy import einsum as numpy_einsum  # see einsum_numpy/calls.py
 from numpy import einsum_path as numpy_einsum_path
 
-from polyml.bound import Bound
+from polyml.bound import Bound, refuse_unnamed
 from polyml.einsum_frontend.any_size import AnyShapes, any_shapes
 from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
@@ -66,14 +66,15 @@ class Einsum(Dispatcher):
         """A copy, in another process too, compiles for itself, or finds kernels on disk."""
         return _again, (self.program, {field.name: getattr(self.options, field.name) for field in fields(Options)})
 
-    def bind(self, /, **constants: object) -> Bound | BoundOnDevice:
+    def bind(self, /, *unnamed: object, **constants: object) -> Bound | BoundOnDevice:
         """The program with constant arguments, called with the others: what only the constants decide is computed and packed once, and read by every call.
 
         The arrays are copied: what is written into them later changes nothing. One such program may be called by many threads.
 
         Raises:
-            PolymlError: no such parameter, another element type or rank; at a call: a constant that the program updates in place.
+            PolymlError: no such parameter, a constant without a name, another element type or rank; at a call: a constant that the program updates in place.
         """
+        refuse_unnamed(self.program, unnamed)
         if self.options.target is not None and self.options.target.is_cuda:
             from polyml.bound_on_device import BoundOnDevice  # the CUDA runtime's part
 

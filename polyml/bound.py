@@ -24,6 +24,7 @@ from polyml.runtime.dispatch import Dispatcher, wanted_of
 from polyml.runtime.foreign.arrays import viewed
 from polyml.runtime.keys import Key
 from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParameter
+from polyml.shown import counted
 
 if TYPE_CHECKING:
     from polyml.compiler.constants import BoundCode
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from polyml.lowered import Lowered
     from polyml.runtime.kernel import Kernel
 
-__all__ = ["Bound", "prepared_constants", "with_more"]
+__all__ = ["Bound", "prepared_constants", "refuse_unnamed", "with_more"]
 
 ALIGNMENT = 64
 """Of what is computed once, in bytes: a cache line, and the widest vector."""
@@ -60,12 +61,13 @@ class Bound(Dispatcher):
         """A copy fills its own constants."""
         return Bound, (self.program, self.options, _values_of(self._bound))
 
-    def bind(self, /, **constants: object) -> Bound:
+    def bind(self, /, *unnamed: object, **constants: object) -> Bound:
         """The program with these constant arguments too.
 
         Raises:
             PolymlError: as `Einsum.bind`, or one of them is bound already.
         """
+        refuse_unnamed(self.program, unnamed)
         return Bound(self.program, self.options, with_more(self.program, _values_of(self._bound), constants))
 
     def trace(self, *args: object, **keywords: object) -> Graph:
@@ -181,6 +183,18 @@ def with_more(program: Program, bound: Mapping[str, object], constants: Mapping[
             hint = f"bind another value to the program itself, which has no {name} yet"
             raise ArgumentError(f"{program.name} has {name} bound already", hint=hint)
     return {**bound, **constants}
+
+
+def refuse_unnamed(program: Program, unnamed: Sequence[object]) -> None:
+    """Refuses constants without the names of their parameters.
+
+    Raises:
+        ArgumentError: there are some.
+    """
+    if unnamed:
+        names = ", ".join(f"{parameter.name}=.." for parameter in program.parameters)
+        message = f"{program.name}.bind got {counted(len(unnamed), 'constant')} without a name"
+        raise ArgumentError(message, hint=f"name what is constant: bind({names})")
 
 
 def _nothing_to_bind(program: Program, parameters: Sequence[str]) -> ArgumentError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyml.bound import prepared_constants, with_more
+from polyml.bound import prepared_constants, refuse_unnamed, with_more
 from polyml.errors import ArgumentError
 from polyml.runtime.arguments import Array, bind
 from polyml.runtime.cuda.memory import ON_DEVICE
@@ -61,12 +61,13 @@ class BoundOnDevice:
         finally:
             ON_DEVICE.reset(token)
 
-    def bind(self, /, **constants: object) -> BoundOnDevice:
+    def bind(self, /, *unnamed: object, **constants: object) -> BoundOnDevice:
         """The program with these constant arguments too.
 
         Raises:
             PolymlError: as `Einsum.bind`, or one of them is bound already.
         """
+        refuse_unnamed(self.program.program, unnamed)
         return BoundOnDevice(self.program, with_more(self.program.program, self._host, constants))
 
     def trace(self, *args: object, **keywords: object) -> Graph:

@@ -246,6 +246,9 @@ def test_faults_say_what_would_help() -> None:
         function.bind(v=w)
     with pytest.raises(ArgumentError, match=r"got no arguments(.|\n)*hint: name the constants"):
         function.bind()
+    for program in (function, function.bind(b=b)):
+        with pytest.raises(ArgumentError, match=r"got 1 constant without a name(.|\n)*bind\(x=.., w=.., b=..\)"):
+            program.bind(w)
     with pytest.raises(DTypeError, match=r"argument w has dtype f64(.|\n)*hint"):
         function.bind(w=w.astype(np.float64))
     with pytest.raises(ShapeError, match="argument b has 2 dimensions"):
