@@ -33,7 +33,8 @@ def cut_conditions(function: Function) -> Function:
         return renewed(nodes, (new for node in nodes for new in visit(node)))
 
     def visit(node: Node) -> tuple[Node, ...]:
-        if isinstance(node, For) and node.kind == "vector":
+        # In steps of more than one the place may be one that the loop skips; such a loop has no lanes to ask for.
+        if isinstance(node, For) and node.kind == "vector" and node.step == 1:
             return _parts(node, CUTS)
         return (with_body(node, body),)
 

@@ -92,3 +92,22 @@ def test_levels_that_move_on_by_copies(dtype: str) -> None:
         a, b = b.copy(), c.copy()
     found = pm.einsum(WAVE.format(dtype=dtype), threads=1)(9, *given.copy())
     np.testing.assert_allclose(found, b, rtol=1e-3 if dtype == "f32" else 1e-12, atol=1e-4 if dtype == "f32" else 1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 14, 15, 40, 41])
+def test_a_loop_in_steps_of_two_is_not_cut_where_it_has_no_step(length: int) -> None:
+    """Even and odd elements share a loop, and the last one is one of the even elements."""
+    alternating = pm.einsum(
+        """
+def f(x: f32["N"]):
+    y: f32["N"]
+    if k % 2 == 0:
+        y[k] = x[k]
+    else:
+        y[k] = x[k] + 100
+    return y
+""",
+        fusion="maximal",
+    )
+    x = np.arange(length, dtype=np.float32)
+    assert np.array_equal(alternating(x), np.where(x % 2 == 0, x, x + 100))
