@@ -199,7 +199,10 @@ class Leads:
         if not weights or (len(weights) == 1 and not strip):
             return None
         ((residue, weight),) = weights.most_common(1)
-        return self._before(owners[residue], residue, width, vector_bytes) if 2 * weight >= total else None
+        # Of rows too short for masked ends, those with two aligned accesses for each that is not: an aligned vector saves the one's lines and costs the other's.
+        short = vector_bytes < _LINE and not strip and most < LONG_UNDER_VECTORS * width
+        enough = 3 * weight >= 2 * total if short else 2 * weight >= total
+        return self._before(owners[residue], residue, width, vector_bytes) if enough else None
 
     def _before_sum(self, loop: For, trips: int, width: int, vector_bytes: int) -> Affine | None:
         """The same where lanes add up a row of arguments that all begin at one place of a line, as far as is known, and loads bound the loop: a vector across two lines takes two loads."""
