@@ -22,7 +22,7 @@ LIGHT = 20_000
 HEAVY = {"exp": 10, "log": 12, "sin": 15, "cos": 15, "tanh": 15, "pow": 30, "div": 6, "sqrt": 8, "rsqrt": 8, "erf": 15}
 """Cycles of a vector of operations that are more than one instruction."""
 
-TERMS = 3
+TERMS = 24
 """Products that are kept of those with the most trip counts, and as many of those with the most cycles: the ends of slanted tiles have more trip counts than whole tiles, but few iterations, which are none where no edge is."""
 
 

@@ -55,9 +55,9 @@ def test_rows_of_tiles_are_taken_in_the_middle() -> None:
 
 
 def test_only_the_largest_products_stay() -> None:
-    assigns = [loop(f"j{k}", 0, affine(f"M{k}"), store("y", ["i", f"j{k}"], read("x", f32, "i", 0))) for k in range(5)]
+    assigns = [loop(f"j{k}", 0, affine(f"M{k}"), store("y", ["i", f"j{k}"], read("x", f32, "i", 0))) for k in range(30)]
     works = work_of_loop(loop("i", 0, N, *assigns, store("z", ["i"], read("x", f32, "i", 0)), kind="parallel"))
-    assert len(works) == 3
+    assert len(works) == 24
     assert all(len(work.trips) == 2 for work in works)
 
 
@@ -69,9 +69,9 @@ def test_whole_tiles_stay_beside_their_edges() -> None:
     """The ends of slanted tiles are loops in loops of no or few iterations; most of the work is in whole tiles, in fewer loops."""
     row = store("y", ["i", "k"], read("x", f32, "i", "k"))
     whole = loop("k", 0, 100, row)
-    edges = [loop(f"e{p}", 0, affine("i") - N, loop("k", 0, affine(f"M{p}"), row)) for p in range(4)]
+    edges = [loop(f"e{p}", 0, affine("i") - N, loop("k", 0, affine(f"M{p}"), row)) for p in range(30)]
     works = work_of_loop(loop("i", 0, N, whole, *edges, kind="parallel"))
-    values = {"N": 64, **{f"M{p}": 4 for p in range(4)}}
+    values = {"N": 64, **{f"M{p}": 4 for p in range(30)}}
     assert _total(works, values) == 64 * 100
 
 
