@@ -22,6 +22,7 @@ __all__ = [
     "is_read_once",
     "lines_meet",
     "packed_rows",
+    "pages_apart",
     "panel_by_panel",
     "rows_meet",
     "terms_in_l1",
@@ -133,7 +134,7 @@ def rows_meet(
     return (
         many
         and _panels(model, sides, tile, target) >= MEETINGS
-        and _pages_apart(model, sides, rows)
+        and pages_apart(model, sides, rows)
         and 2 * panel <= target.l1_bytes < WAY * (tile.rows + ceil(panel / WAY))
     )
 
@@ -153,7 +154,7 @@ def lines_meet(
     return vectors >= MANY_VECTORS and met >= room and rows_pass(model, sides, tile, depth, target)
 
 
-def _pages_apart(model: StatementModel, sides: Sides, rows: str) -> bool:
+def pages_apart(model: StatementModel, sides: Sides, rows: str) -> bool:
     """Whether rows of the broadcast operand lie a multiple of a page apart, so that lines at the same place of each meet in one set of L1."""
     step = abs(sides.others[0].stride(rows) or 0) * model.itemsize
     return step > 0 and step % WAY == 0
@@ -161,7 +162,7 @@ def _pages_apart(model: StatementModel, sides: Sides, rows: str) -> bool:
 
 def waits_in_l1(model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, target: Target) -> bool:
     """Whether a tile's rows, which meet in L1, are used too few times for packing them."""
-    return bool(sides.others) and _pages_apart(model, sides, rows) and _panels(model, sides, tile, target) < MEETINGS
+    return bool(sides.others) and pages_apart(model, sides, rows) and _panels(model, sides, tile, target) < MEETINGS
 
 
 def _panels(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> int:

@@ -112,3 +112,18 @@ def test_each_panel_of_constants_is_a_block_which_threads_share(filters: int, po
         assert ("parallel for (o_tile" in lowered.text("loops")) == (threads > 1)
         if target.lanes(4) == Target("host").lanes(4):
             np.testing.assert_array_equal(layer(x), np.tensordot(w.astype(float), x.astype(float), 1))
+
+
+def test_rows_of_a_tile_do_not_meet_where_another_index_has_closer_ones() -> None:
+    """Rows along c are 32 KiB apart in y, along d 512 bytes; of the result both are pages apart."""
+    text = 'def f(x: f64["F B E A"], y: f64["C E D F"]):\n    z[d, c, b, a] = x[f, b, e, a] * y[c, e, d, f]\n    return z\n'
+    narrow = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    function = polyml.einsum(text, target=narrow, threads=1)
+    x, y = (integers(*shape).astype(np.float64) for shape in ((64, 32, 8, 16), (8, 8, 8, 64)))
+    plan = str(function.explain(x, y))
+    assert "d x 2 vectors of a" in plan
+    assert "y in panels" not in plan
+    np.testing.assert_array_equal(function(x, y), np.einsum("fbea,cedf->dcba", x, y))
+    # Where rows of the result are closer along c, these stay.
+    x = x[:, :16]
+    assert "c x 2 vectors of a" in str(function.explain(np.ascontiguousarray(x), y))
