@@ -33,8 +33,8 @@ LATENCY = 1024
 FARTHEST = 8
 """Tiles ahead, at most."""
 
-LEAST_TIME = 128
-"""Sums of a tile, all iterations together, from which on the lines that it is stored to are there at its end."""
+LEAST_TIME = 64
+"""Sums of a tile, all iterations together, from which on it is worth asking for the lines that it is stored to: half as many cycles, in which the last cache delivers, and memory has begun to."""
 
 SHARE = 8
 """The part of L2 that a result must exceed whose lines are asked for to be written."""

@@ -103,6 +103,16 @@ def test_small_results_are_there() -> None:
     assert "to write" not in layer(65)
 
 
+@pytest.mark.parametrize(("taps", "asked"), [(3, True), (1, False)])
+def test_short_sums_ask_for_their_lines(taps: int, asked: bool) -> None:
+    """Nine taps for eight rows are 72 sums, 36 cycles of AVX2 code; a tile of single products would store before a line is there."""
+    text = 'def f(x: f32["C H W"], w: f32["C R S"]):\n    y[c, i, j] = x[c, i + r, j + s] * w[c, r, s]\n    return y\n'
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    x, w = np.zeros((64, 55 + taps, 55 + taps), np.float32), np.zeros((64, taps, taps), np.float32)
+    loops = polyml.einsum(text, target=target, threads=1).bind(w=w).lower(x).text("loops")
+    assert ("to write" in loops) == asked
+
+
 def test_results_that_are_asked_for_stay() -> None:
     rng = np.random.default_rng(0)
     text = 'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n    y[o, p, q] = x[c, 2*p + r, 2*q + s] * w[o, c, r, s]\n    return y\n'
