@@ -139,9 +139,10 @@ def _with_tile(
         strips = strips_of(scop, model, sides, rows, tile, target, parts=given.is_alone)
         if strips is not None:
             deep = strip_depth(model, sides, width, target)
-            far = strips == "packed" or waits_for_pages(model, sides, rows, tile, deep)
+            far = strips == "packed" or waits_for_pages(model, sides, rows, tile, deep, target)
             made = in_strips(model, sides, rows, tile, width, packed=far)
-            return replace(made, sizes={**made.sizes, **deep})
+            made = replace(made, sizes={**made.sizes, **deep})
+            return replace(made, parts_first=far and any(made.blocked(i) for i in made.reduced))
     if not packed and (turned or not reads_in_order(model, sides, tile, target)):
         return None
     parts = packed and not (turned or ends or given.reads_windows)

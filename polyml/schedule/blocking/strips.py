@@ -175,15 +175,19 @@ def strips_of(
 
 
 def waits_for_pages(
-    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, sizes: Mapping[str, int]
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, sizes: Mapping[str, int], target: Target
 ) -> bool:
     """Whether a strip read where it lies keeps its tiles waiting for addresses, and they are enough to pack it: its rows, and those of the result that a tile writes, lie in more pages than the first-level TLB reaches, and a
-    step is too short to hide that. sizes: of the sum, all of it."""
+    step is too short to hide that. sizes: of the sum; parts of it are packed where they are whole, which the first tile does as it goes, and L1 holds a panel: else the other tiles would read it from L2, where the strip is."""
     size = model.itemsize
     if ceil(prod(model.extents[i] for i in sides.rows) / tile.rows) < PACKED_FAR:
         return False
-    if any(sizes[i] < model.extents[i] for i in sides.reduced) or tile.rows * tile.vectors / 2 >= PAGE_CYCLES:
+    if tile.rows * tile.vectors / 2 >= PAGE_CYCLES:
         return False
+    if any(sizes[i] < model.extents[i] for i in sides.reduced):
+        panel = tile.vectors * target.lanes(size) * size * prod(sizes[i] for i in sides.reduced)
+        if any(model.extents[i] % sizes[i] for i in sides.reduced) or 3 * panel > 2 * target.l1_bytes:
+            return False
     steps = [abs(sides.operand.stride(i) or 0) * size for i in sides.reduced]
     pages = {
         sum(step * k for step, k in zip(steps, at, strict=True)) // WAY

@@ -126,6 +126,22 @@ def test_rows_in_more_pages_than_a_tlb_reaches_are_packed(name: str, n: int, k: 
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("n", "k", "m"), [(128, 512, 784), (100, 528, 787)])
+def test_packed_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, m: int, threads: int) -> None:
+    """All strips of one part before the next: while its tiles are computed each asks for the strip beside it, and the first tile packs what has come."""
+    x, y = integers(n, k), integers(k, m, seed=1)
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    loops = polyml.einsum(TEXT.format("f32"), target=target, threads=1).lower(x, y).text("loops")
+    part, strip, packed, asked = (
+        loops.index(t) for t in ("for (k_tile", "for (m_tile", "y_panels[0, k ", "prefetch L2 y")
+    )
+    assert part < strip < packed < asked
+    near = Target("host", l1_bytes=32 << 10, l2_bytes=512 << 10, cores=2)
+    function = polyml.einsum(TEXT.format("f32"), target=near, threads=threads, verify=True)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
+
+
 def test_tiles_fetch_the_next_strip() -> None:
     # Six of eight tiles ask for every line: three lines of two rows each.
     for k in (64, 256):

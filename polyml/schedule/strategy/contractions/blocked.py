@@ -61,6 +61,9 @@ class _Builder(BlockRows):
             return around(leaf, loops, self.within(array, lambda n: self.sequence(n, parts)))
         if plan.streams and self.nest.after:
             return around(leaf, loops, lambda n: self.streamed(n, sums, shared))
+        if plan.parts_first:
+            loops += self.tiles(sums, everything, None)
+            sums = []
         return around(leaf, loops, lambda n: self.columns(n, sums, everything, shared))
 
     def streamed(self, leaf: isl.ScheduleNode, sums: Sequence[str], shared: str | None) -> isl.ScheduleNode:
