@@ -32,7 +32,7 @@ class Target:
     window: instructions that a core looks ahead, from the oldest one that is not finished.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
-    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). fills_l2: a line that is asked for into L2 stays out of L1. cores: that a process on this machine may use.
+    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). fills_l2: a line that is asked for into L2 stays out of L1. streams_apart: stores past the caches wait in buffers of their own, and a loop of theirs asks for coming lines, twice each (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 
@@ -56,6 +56,7 @@ class Target:
     rows_ahead: int
     asks_near: bool
     fills_l2: bool
+    streams_apart: bool
     cores: int
     block_threads: int
     block_bytes: int
@@ -188,7 +189,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "window": 512, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "fills_l2": True, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "window": 512, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "fills_l2": True, "streams_apart": False, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -225,6 +226,8 @@ _SPLIT = frozenset({"znver4"})
 """CPUs whose units are half as wide as AVX-512's registers."""
 _INTO_L1 = frozenset({"znver1", "znver2", "znver3"})
 """CPUs that bring lines that are asked for into L2 (prefetcht1) into L1 as well: AMD's before Zen 4 (Wang et al., "The Hitchhiker's Guide to Programming and Optimizing CXL-Based Heterogeneous Systems", arXiv 2411.02814). Measured on Zen 3, where both requests take the same time: what is asked for 16 KiB ahead pushes out what is at hand."""
+_STREAMS_APART = frozenset({"znver3"})
+"""CPUs on which a loop that stores past the caches may ask for coming rows: measured on Zen 3. On Intel's cores and Zen 5 others of a row's loops hide what they wait for better. Of AMD's other cores it is not known."""
 _ADDERS = frozenset({"znver3", "znver5"})
 """CPUs that take two additions (differences, minima, maxima) beside two multiply-adds in a cycle: measured. Intel's cores share one of the units; of other ones of AMD's it is not known."""
 _WINDOWS = {"znver1": 192, "znver2": 224, "znver3": 256, "znver4": 320, "znver5": 448}
@@ -281,7 +284,7 @@ def _host_fields() -> Fields:
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
         "adds_apart": fma and llvm.get_host_cpu_name() in _ADDERS, "window": _WINDOWS.get(llvm.get_host_cpu_name(), 512), "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()),
-        "asks_near": _asks_near(llvm.get_host_cpu_name(), vector_bytes), "fills_l2": llvm.get_host_cpu_name() not in _INTO_L1, "cores": available_cores(),
+        "asks_near": _asks_near(llvm.get_host_cpu_name(), vector_bytes), "fills_l2": llvm.get_host_cpu_name() not in _INTO_L1, "streams_apart": llvm.get_host_cpu_name() in _STREAMS_APART, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 

@@ -76,6 +76,7 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
         rows_ahead=machine.rows_ahead,
         asks_near=machine.asks_near,
         fills_l2=machine.fills_l2,
+        streams_apart=machine.streams_apart,
         window=machine.window,
         scans=options.vectorize,
         near=near_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),

@@ -150,18 +150,19 @@ def test_features_that_code_is_better_off_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "near", "fills", "window"),
+    ("cpu", "near", "fills", "apart", "window"),
     [
-        ("znver2", True, False, 224),
-        ("znver3", False, False, 256),
-        ("znver4", True, True, 320),
-        ("sapphirerapids", True, True, 512),
+        ("znver2", True, False, False, 224),
+        ("znver3", False, False, True, 256),
+        ("znver4", True, True, False, 320),
+        ("sapphirerapids", True, True, False, 512),
     ],
 )
 def test_what_cores_are_asked_for_ahead(
-    cpu: str, near: bool, fills: bool, window: int, monkeypatch: pytest.MonkeyPatch
+    cpu: str, near: bool, fills: bool, apart: bool, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; how far cores look ahead."""
+    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; Zen 3's stores past the caches wait in buffers of their own; how far cores look ahead."""
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: cpu)
     fields = _host_fields.__wrapped__()
-    assert (fields["asks_near"], fields["fills_l2"], fields["window"]) == (near, fills, window)
+    assert (fields["asks_near"], fields["fills_l2"], fields["streams_apart"]) == (near, fills, apart)
+    assert fields["window"] == window

@@ -113,15 +113,16 @@ def test_the_heaviest_sweep_fetches_coming_rows() -> None:
     assert {str(p.place) for p in prefetches(after)} == {"x[i + 4, j + x_lead]"}  # from its first line on
 
 
-def standardized_rows(rows: int, columns: int) -> Function:
-    """h = x + r; s = sum of a row of h; v = sum of (h - s)^4; y = (h - s) * v, streaming: x and r are swept once, y's loop keeps memory busy itself."""
+def standardized_rows(rows: int, columns: int, *, computing: bool = False) -> Function:
+    """h = x + r; s = sum of a row of h; v = sum of (h - s)^4; y = (h - s) * v, streaming: x and r are swept once, y's loop keeps memory busy itself. computing: y = exp((h - s) * v)."""
     h, difference = at("h", "i", "j"), call("sub", at("h", "i", "j"), at("s", "i"))
     square = call("mul", difference, difference)
+    scaled = call("mul", difference, at("v", "i"))
     sweeps = (
         Assign(target=put("h", "i", "j"), value=call("add", at("x", "i", "j"), at("r", "i", "j"))),
         Assign(target=put("s", "i"), value=h, reduction="sum"),
         Assign(target=put("v", "i"), value=call("mul", square, square), reduction="sum"),
-        Assign(target=put("y", "i", "j"), value=call("mul", difference, at("v", "i")), streaming=True),
+        Assign(target=put("y", "i", "j"), value=call("exp", scaled) if computing else scaled, streaming=True),
     )
     body = (loop("j", 0, columns, sweep, kind="vector") for sweep in sweeps)
     arguments = [array(name, rows, columns) for name in "xrhy"] + [array(name, rows) for name in "sv"]
@@ -141,6 +142,39 @@ def test_a_loop_that_leaves_memory_idle_fetches_rows_that_are_swept_once() -> No
     assert rest.masked
     assert rest.lower == host.upper
     assert not any(isinstance(node, Assign) and node.streaming for node in host.body)
+
+
+def test_stores_past_the_caches_leave_time_for_requests_where_they_wait_apart() -> None:
+    """The loop that streams asks for both rows, twice for each line; not for a row that it reads itself, unless no other loop can."""
+    apart = replace(CACHES, streams_apart=True)
+    program, _ = vectorize(standardized_rows(4096, 1024, computing=True), vector_bytes=32)
+    after, _ = prefetch(program, apart)
+    asked: dict[bool, set[str]] = {True: set(), False: set()}
+    for host in (n for n in walk_nodes(after.body) if isinstance(n, For)):
+        streams = any(isinstance(node, Assign) and node.streaming for node in host.body)
+        asked[streams] |= {str(node.place) for node in host.body if isinstance(node, Prefetch)}
+    assert {place[0] for place in asked[True]} == {"x", "r"}
+    assert {place[0] for place in asked[False]} <= {"h"}
+    wide, _ = vectorize(streamed_rows(4096, 1024, sweeps=2), vector_bytes=64)
+    line = "x[i + 4, j + x_lead - y_lead"
+    for caches, places in ((CACHES, {f"{line}]"}), (apart, {f"{line}]", f"{line} + 8]"})):
+        assert {str(p.place) for p in prefetches(prefetch(wide, caches)[0])} == places
+    other, _ = vectorize(streamed_rows(4096, 1024, sweeps=3), vector_bytes=64)
+    assert prefetch(other, apart)[0] == prefetch(other, CACHES)[0]
+
+
+def streamed_rows(rows: int, columns: int, *, sweeps: int) -> Function:
+    """s = sum of a row of x, y = x * s, streaming; of three sweeps the one between is t = sum of (x - s)^2."""
+    x, s = at("x", "i", "j"), at("s", "i")
+    difference = call("sub", x, s)
+    steps = [
+        Assign(target=put("s", "i"), value=x, reduction="sum"),
+        Assign(target=put("t", "i"), value=call("mul", difference, difference), reduction="sum"),
+        Assign(target=put("y", "i", "j"), value=call("mul", x, s), streaming=True),
+    ]
+    body = (loop("j", 0, columns, step, kind="vector") for step in (steps if sweeps == 3 else steps[::2]))
+    arguments = [array("x", rows, columns), array("y", rows, columns), array("s", rows), array("t", rows)]
+    return function(loop("i", 0, rows, *body), arguments=arguments, written="yst")
 
 
 def computed_rows(rows: int, columns: int, op: str) -> Function:
