@@ -61,7 +61,7 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     """The loops that execute `schedule`, one Function with the scop's arrays that outlive it as arguments, in the scop's order.
 
     Marks become kinds and factors of loops (dropped where a loop has a single iteration) and Allocates; a parallel loop inside another is
-    sequential. Loops are named after the index that they run over (`n`; `n_tile` outside of it), unique along a nest.
+    sequential, but for one that asks to be shared along with it (`parallel:2`; passes/share_together.py). Loops are named after the index that they run over (`n`; `n_tile` outside of it), unique along a nest.
 
     Raises:
         CodegenError: isl's code has an index expression that is not quasi-affine.
@@ -199,7 +199,8 @@ class _Builder:
         counts = {**scope.counts, iterator: count} if count > 1 else scope.counts
         request = scope.request or _Request()
         kind, factor = request.kind, request.factor
-        if (kind in ("parallel", "pipelined") and scope.in_parallel) or (kind == "stage" and not scope.in_pipeline):
+        inside = kind == "pipelined" or (kind == "parallel" and factor == 1)
+        if (inside and scope.in_parallel) or (kind == "stage" and not scope.in_pipeline):
             kind = "sequential"
         # Such a loop says who runs its iteration, or when, even if it is the only one.
         mapped = kind in ("block", "thread", "stage")

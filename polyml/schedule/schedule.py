@@ -68,7 +68,7 @@ class Schedule(Shown):
     """What the strategy decided for one scop.
 
     tree: domain node first. Mark nodes stand directly above single-member bands and say how the loop is to be run, one mark per band:
-        "parallel"; "pipelined" (threads take its iterations in turns, and wait for each other at those of the band right inside, which has the mark "stage"); "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "neighbours:F" (the same of what one thread does, in order; sums of it may go to one element, with "neighbours:F:digit" to any); "unroll:F".
+        "parallel"; "parallel:2" (inside of a parallel band: threads share both together, where nothing else is in that one's loop); "pipelined" (threads take its iterations in turns, and wait for each other at those of the band right inside, which has the mark "stage"); "vector:U" (lanes run along it, jammed over U vectors); "jam:F" (unroll-and-jam by F); "neighbours:F" (the same of what one thread does, in order; sums of it may go to one element, with "neighbours:F:digit" to any); "unroll:F".
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
     worth: what must hold for it to be better than a schedule without packed operands, or on a GPU without parts of reductions (`schedule(pack=False)`).

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.in_order import comes_again, in_order_worth, reads_in_order
@@ -28,7 +28,7 @@ from polyml.schedule.blocking.operands import (
 )
 from polyml.schedule.blocking.order import columns_in_l1, tile_order
 from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
-from polyml.schedule.blocking.shares import even_for_threads, sharing_threads
+from polyml.schedule.blocking.shares import PIECES, even_for_threads, sharing_threads
 from polyml.schedule.blocking.sides import Sides, is_turned, turned_column
 from polyml.schedule.blocking.sizes import (
     depths,
@@ -153,8 +153,13 @@ def _with_tile(
         depth = terms_in_l1(scop, model, sides, rows, tile, target) or depth
     short = packed and not turned and is_short(model, sides.out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
-    if packed and not (turned or short or ends) and sharing_threads(model, sides, target) > 1:
-        sizes[sides.lanes] = even_for_threads(model.extents[sides.lanes], sizes[sides.lanes], width, target.cores)
+    order = tuple(tile_order(model, sides, rows, target)) if short else ()
+    if packed and not (turned or order or ends) and sharing_threads(model, sides, target) > 1:
+        even_size = even_for_threads(model.extents[sides.lanes], sizes[sides.lanes], width, target.cores)
+        # Where L2 holds all columns of a short sum, threads share rows without a meeting for each block.
+        several = sizes[sides.lanes] < model.extents[sides.lanes]
+        if not short or (several and ceil(model.extents[sides.lanes] / even_size) >= PIECES * target.cores):
+            sizes[sides.lanes] = even_size
     if turned and panel_by_panel(scop, sides, target):
         sizes[sides.lanes] = width
     packs_rows = packed and not given.reads_windows and not turned
@@ -178,7 +183,7 @@ def _with_tile(
         blocks_of(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
         turned=turned,
-        result_order=tuple(tile_order(model, sides, rows, target)) if short else (),
+        result_order=order,
         rows_ahead=ahead,
         rows_along=rows_along(sides),
         row_lines=not rows_along(sides) and 2 * tile.rows * model.itemsize % target.line_bytes == 0,

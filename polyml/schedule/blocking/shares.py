@@ -13,7 +13,17 @@ from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 
-__all__ = ["MEETING", "PARALLEL_CYCLES", "even_for_threads", "most_work", "sharing_threads", "unevenness"]
+__all__ = [
+    "MEETING",
+    "PARALLEL_CYCLES",
+    "PIECES",
+    "even_for_threads",
+    "most_pieces",
+    "most_work",
+    "parts_for_threads",
+    "sharing_threads",
+    "unevenness",
+]
 
 MEETING = 15_000
 """Cycles that it takes until all threads have met and have begun anew, with what each then reads from the others' caches. Measured on Zen 5: 2 to 6.5 us."""
@@ -21,8 +31,12 @@ MEETING = 15_000
 NARROW = 0.05
 """What a block of a single panel costs: a register tile's rows come from L2 for each block."""
 
-LAST_BLOCK = 0.05
-"""The part of a block that others wait for at the end, as the choice of a block's size counts it (the choice of a loop to share counts less: strategy/contractions/threads.py)."""
+PIECES = 4
+"""Blocks for each thread, where more of them cost nothing but that the other operand comes from the last cache for each."""
+
+LAST_PIECE = 0.15
+"""The part of a piece of work that others wait for at the end. Threads are not of one speed: one on a core that something else uses, too (another program, a thread of another virtual machine), takes up to half as long again for
+each piece; of two pieces for two threads such a one makes all take half as long again, of 32 hardly."""
 
 PARALLEL_CYCLES = 20_000
 """Estimated cycles below which waking threads costs more than it saves."""
@@ -35,6 +49,27 @@ def sharing_threads(model: StatementModel, sides: Sides, target: Target) -> int:
     swept = model.itemsize * prod(n for i, n in model.extents.items() if sides.others[0].stride(i) != 0)
     work = model.instances / target.lanes(model.itemsize) / 2
     return 1 if work < PARALLEL_CYCLES or swept > max(target.l2_bytes, target.l3_bytes) else target.cores
+
+
+def most_pieces(model: StatementModel, target: Target) -> int:
+    """Into how many pieces threads should share a contraction at most: 1 for a single thread, and none that are not worth waking one."""
+    cycles = model.instances / target.lanes(model.itemsize) / 2
+    return 1 if target.cores < 2 else max(1, int(cycles / PARALLEL_CYCLES))
+
+
+def parts_for_threads(extent: int, least: int, most: int, blocks: int, points: int, threads: int) -> int:
+    """Into how many parts to cut a loop, at least so many and at most so many, so that threads that share them and so many blocks around are done soonest.
+
+    points: of all parts, that use a block's panels one after the other. Each part brings them from L2 anew, a vector a cycle, and does each of its multiply-adds in half of one for each point.
+    """
+
+    def cycles(parts: int) -> float:
+        rows = ceil(extent / parts)
+        pieces = blocks * ceil(extent / rows)
+        waiting = LAST_PIECE * threads / pieces
+        return unevenness(extent * blocks, rows, threads) + waiting + 2 * ceil(extent / rows) / points
+
+    return min(range(least, max(least, most) + 1), key=cycles)
 
 
 def most_work(extent: int, size: int, threads: int) -> int:
@@ -54,7 +89,7 @@ def even_for_threads(extent: int, most: int, step: int, threads: int) -> int:
 
     def cycles(size: int) -> float:
         busiest = unevenness(extent, size, threads)
-        return busiest * (1 + NARROW * step / size) + LAST_BLOCK * threads * min(size, extent) / extent
+        return busiest * (1 + NARROW * step / size) + LAST_PIECE * threads * min(size, extent) / extent
 
     count = max(most // step, 1)
     return min((step * k for k in range(count, max(count - ceil(extent / step), 0), -1)), key=cycles)

@@ -17,6 +17,7 @@ from math import ceil, prod
 from polyml.expressions import reads_of
 from polyml.schedule.blocking.operands import has_panels
 from polyml.schedule.blocking.register_tile import contraction_tile
+from polyml.schedule.blocking.shares import PIECES, most_pieces, parts_for_threads
 from polyml.schedule.blocking.sides import Sides, is_plain
 from polyml.schedule.blocking.sizes import by_stride, even
 from polyml.schedule.cost import StatementModel
@@ -92,7 +93,30 @@ def sums_in_blocks(
         return None
     # Where L2 does not hold the other operand, it is swept as seldom as sums and panels allow.
     panels = 1 if other <= target.l2_bytes else max(1, target.l2_bytes // (SHARE * max(sums, column * block)))
-    return rows, tile, {**sizes, **parts, sides.lanes: even(model.extents[sides.lanes], panels * width, width)}
+    most = ceil(model.extents[sides.lanes] / (width * min(PIECES * target.cores, most_pieces(model, target))))
+    filters = even(model.extents[sides.lanes], min(panels, most) * width, width)
+    # Threads share parts of the rows, too, as long as the block's panels over the whole sum come from L2 for each.
+    if filters * terms * model.itemsize <= target.l2_bytes // 2 and scop.arrays[sides.operand.array].constant:
+        parts = _shared_parts(model, sides, rows, parts, ceil(model.extents[sides.lanes] / filters), target)
+    return rows, tile, {**sizes, **parts, sides.lanes: filters}
+
+
+def _shared_parts(
+    model: StatementModel, sides: Sides, rows: str, parts: dict[str, int], blocks: int, target: Target
+) -> dict[str, int]:
+    """Sizes of parts of the rows for threads that share them and so many blocks: of the outermost indices that go around the register tile's rows, and of the next one where a single value of each is no part small enough."""
+    found, pieces = dict(parts), blocks
+    points = prod(model.extents[i] for i in sides.rows)
+    for outer in by_stride([i for i in sides.rows if i != rows], sides.out):
+        extent = model.extents[outer]
+        least, most = ceil(extent / found.get(outer, extent)), min(extent, most_pieces(model, target) // pieces)
+        count = parts_for_threads(extent, least, most, pieces, points, target.cores) if target.cores > 1 else least
+        if count > 1:
+            found[outer] = ceil(extent / count)
+        if count < extent:
+            break
+        pieces, points = pieces * count, points // extent
+    return found
 
 
 def _is_slow(

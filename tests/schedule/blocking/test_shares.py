@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.schedule.blocking.shares import even_for_threads, most_work
+from polyml.schedule.blocking.shares import even_for_threads, most_work, parts_for_threads
 from polyml.target import Target
 from tests.pairs import pairwise
 
@@ -44,6 +44,29 @@ def test_the_busiest_thread_has_little_more_than_its_share(threads: int, step: i
             assert most_work(extent, size, threads) <= 1.15 * most_work(extent, most, threads)
     assert even_for_threads(256, 256, 64, 2) in (64, 128)
     assert even_for_threads(1024, 192, 64, 2) == 128
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8, 64])
+@pytest.mark.parametrize("blocks", [1, 4, 16, 200])
+def test_parts_make_up_for_few_blocks_and_no_more(threads: int, blocks: int) -> None:
+    for extent in (1, 7, 14, 56, 224):
+        parts = parts_for_threads(extent, 1, extent, blocks, extent * extent, threads)
+        assert 1 <= parts <= extent
+        assert parts_for_threads(extent, extent, extent, blocks, extent * extent, threads) == extent
+        assert parts_for_threads(extent, 1, 1, blocks, extent * extent, threads) == 1
+        # Each brings the panels anew.
+        assert parts_for_threads(extent, 1, extent, 1000 * threads, extent * extent, threads) <= 2
+    assert parts_for_threads(28, 1, 28, 8, 784, 2) == 4
+    assert parts_for_threads(14, 1, 14, 16, 196, 2) == 1
+
+
+def test_threads_of_different_speed_have_several_blocks_each() -> None:
+    """Points of a short sum were two blocks, one for each."""
+    x, y = np.zeros((512, 128), "f"), np.zeros((128, 784), "f")
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20, cores=2)
+    text = polyml.einsum(program("nn"), target=target, threads=2).lower(x, y).text("loops")
+    (line,) = (line for line in text.splitlines() if "parallel for (j_tile" in line)
+    assert int(line.split("+= ")[1].split(")")[0]) <= 784 // 8
 
 
 @pytest.mark.parametrize("form", ["nn", "nt"])

@@ -206,17 +206,31 @@ class _Builder(BlockRows):
         plan, after = self.nest.plan, self.nest.after
         own = tuple(name for name in names if name not in after)
         part = replace(self, nest=replace(self.nest, after=()), finishing=True)
+        copies = self.nest.copies
+        if plan.in_parts and copies.vector_copy is not None and copies.vector_array is not None:
+            copy, array = copies.vector_copy, copies.vector_array
+            own = tuple(name for name in own if name != copy)
+            unpacked = replace(copies, vector_copy=None, vector_array=None)
+            inner = replace(part, nest=replace(part.nest, copies=unpacked))
+            ahead: list[Part] = [((copy,), "", lambda n: self.pack(n, copy, None))]
+            rest = (*own, *after)
+            ahead.append((rest, "", lambda n: self.parts(n, inner, sums, own, shared)))
+            return self.allocated(leaf, array, lambda n: self.sequence(n, ahead))
+        return self.parts(leaf, part, sums, own, shared)
+
+    def parts(
+        self, leaf: isl.ScheduleNode, part: _Builder, sums: Sequence[str], own: Sequence[str], shared: str | None
+    ) -> isl.ScheduleNode:
+        """Part after part of the rows: the sums, then what lays them out. Nothing but constants is packed ahead of them, which leaves the calls, so that threads share parts along with blocks."""
+        plan, after = self.nest.plan, self.nest.after
         parts: list[Part] = [(own, "", lambda n: part.columns(n, sums, own, shared))]
         for name in after:
             rows = [self.loop(i, (name,)) for i in plan.row_side]
             parts.append(((name,), "", lambda n, name=name, rows=rows: around(n, rows, lambda m: self.turn(m, name))))  # type: ignore[misc]
-        outer = [self.loop(i, names, tile=plan.sizes[i]) for i in plan.row_side if plan.blocked(i)]
-        array = self.nest.copies.vector_array
-
-        def inside(node: isl.ScheduleNode) -> isl.ScheduleNode:
-            return around(node, outer, lambda n: self.sequence(n, parts))
-
-        return self.allocated(leaf, array, inside) if plan.in_parts and array is not None else inside(leaf)
+        outer = [self.loop(i, (*own, *after), tile=plan.sizes[i]) for i in plan.row_side if plan.blocked(i)]
+        if shared == BLOCKS:
+            outer = [loop.marked("parallel:2") for loop in outer]
+        return around(leaf, outer, lambda n: self.sequence(n, parts))
 
     def some_rows(
         self, leaf: isl.ScheduleNode, sums: Sequence[str], names: Sequence[str], shared: str | None
