@@ -14,6 +14,7 @@ from benchmarks.command_line import FIELDS
 from benchmarks.fused_cases import CASES
 from benchmarks.model_cases import CASES as MODELS
 from benchmarks.peers import Formulation, first_calls, peers_of
+from polyml.demo.measure import interleaved
 
 
 def test_a_file_of_contractions(
@@ -71,6 +72,16 @@ def test_peers_that_are_wrong_are_left_out(capsys: pytest.CaptureFixture[str]) -
     assert "other is left out of mine: an error of 1.0e-07\n" in capsys.readouterr().out
     with pytest.raises(AssertionError, match="polyml is wrong"):
         rows("polyml")
+
+
+def test_whose_turn_is_next_changes() -> None:
+    turns: list[str] = []
+    times = interleaved({name: lambda name=name: turns.append(name) for name in "abc"}, seconds=0, least=8, most=8)  # type: ignore[misc]
+    assert times.keys() == {*"abc"}
+    rounds = [tuple(turns[k : k + 3]) for k in range(0, len(turns), 3)]
+    assert rounds[0] == ("a", "b", "c")
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len(set(rounds[1:])) > 2
 
 
 def test_peers_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ def interleaved(
     settle: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Median seconds per call of each contender, taken in turns until `seconds` have gone by (at least `least` rounds).
+    """Median seconds per call of each contender, taken in turns until `seconds` have gone by (at least `least` rounds), in another order each round: what the one before leaves in the caches speeds up or slows down whoever comes next.
 
     The first, untimed round lets each one compile, fault its pages in and wake its threads. settle: seconds of sleep before each contender's turn, in which the
     thread pools of the one before stop spinning (they take the cores from whoever comes next; OpenBLAS's for more than 50 ms); untimed calls then wake its own,
@@ -39,11 +40,13 @@ def interleaved(
     for run in contenders.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    order, shuffled = list(contenders.items()), random.Random(0)
     start = time.perf_counter()
     for rounds in range(most):
         if rounds >= least and time.perf_counter() - start > seconds:
             break
-        for name, run in contenders.items():
+        shuffled.shuffle(order)
+        for name, run in order:
             if settle:
                 time.sleep(settle)
                 _awake(run)
