@@ -123,9 +123,9 @@ def slanted(instances: isl.Set, indices: tuple[str, ...]) -> Slanted:
     """The instances of a statement.
 
     Raises:
-        BeyondBoxes: they are no convex piece without divisions, or go on without end.
+        BeyondBoxes: they are no convex piece without divisions, there are none, or they go on without end.
     """
-    if instances.n_basic_set() != 1:
+    if instances.n_basic_set() != 1 or instances.is_empty():
         raise BeyondBoxes
     (piece,) = instances.get_basic_sets()
     strides = tuple(_strides(piece, indices))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import polyml
@@ -59,6 +59,7 @@ _BOUNDS = st.sampled_from(["0", "1", "i", "i - 3", "N // 2", "N - 2", "2 * i - 4
     step=st.sampled_from([1, 1, 2, -1, -3]),
     count=st.integers(1, 12),
 )
+@example(low=["i"], high=["0"], step=1, count=2)  # none at all
 @settings(max_examples=40, deadline=None)
 def test_the_loop_takes_the_steps_of_pythons_range(low: list[str], high: list[str], step: int, count: int) -> None:
     first = ", ".join(low) if step == 1 else low[0]  # other steps begin at one place

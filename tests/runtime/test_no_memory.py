@@ -74,7 +74,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Failing]:
 
 def operands() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    return rng.standard_normal((300, 401), np.float32), rng.standard_normal((401, 500), np.float32)
+    return rng.standard_normal((300, 401), np.float32), rng.standard_normal((401, 1500), np.float32)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -83,7 +83,7 @@ def operands() -> tuple[np.ndarray, np.ndarray]:
 )
 def test_every_allocation_may_fail(memory: Failing, text: str, dynamic: bool, threads: int) -> None:
     x, w = operands()
-    more = [np.arange(500, dtype=np.float32)] if text is GATHER else []
+    more = [np.arange(1500, dtype=np.float32)] if text is GATHER else []
     made = polyml.einsum(text, target=CACHES, threads=threads, dynamic=dynamic)
     memory.start()
     want = made(x, w, *more)

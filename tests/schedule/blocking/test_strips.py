@@ -142,6 +142,15 @@ def test_packed_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, m: int, th
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
+@pytest.mark.parametrize(("k", "parts"), [(512, True), (1024, False)])
+def test_parts_of_rows_that_fill_their_sets_of_l2_are_read_less_often(k: int, parts: bool) -> None:
+    """128 rows 4 KB apart are as many lines as a set has: blocks of columns, each of which all rows are read for once."""
+    x, y = integers(128, k), integers(k, 784, seed=1)
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    loops = polyml.einsum(TEXT.format("f32"), target=target, threads=1).lower(x, y).text("loops")
+    assert ("y_panels[1, 256, 16]" in loops) == parts
+
+
 def test_tiles_fetch_the_next_strip() -> None:
     # Six of eight tiles ask for every line: three lines of two rows each.
     for k in (64, 256):
