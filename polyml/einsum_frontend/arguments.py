@@ -77,17 +77,16 @@ def bind_sizes(program: Program, signature: Signature, agree: Agree = lambda dif
                 bound_by[entry.name] = f"dimension {position} of {parameter.name}"
     for parameter, given in pairs:
         for position, entry in enumerate(parameter.shape or ()):
-            captured = _captured_in(entry, program)
-            _check_entry(parameter, position, entry, given.shape[position], sizes, bound_by, captured, agree)
+            _check_entry(program, parameter, position, entry, given.shape[position], sizes, bound_by, agree)
     return sizes
 
 
-def _captured_in(entry: Expression, program: Program) -> str:
+def _captured_in(entry: Expression, program: Program) -> list[str]:
     """Where the numbers come from that an entry names and no argument gives."""
     span = entry.span
     words = re.findall(r"[A-Za-z_]\w*", span.source.line(span.line)[span.column : span.end_column])
     found = [word for word in dict.fromkeys(words) if word in program.captured]
-    return "; ".join(f"{word} = {program.captured[word]} in the enclosing scope" for word in found)
+    return [f"{word} = {program.captured[word]} in the enclosing scope" for word in found]
 
 
 def check_argument(parameter: Parameter, given: ArgumentType) -> None:
@@ -112,13 +111,13 @@ def check_argument(parameter: Parameter, given: ArgumentType) -> None:
 
 
 def _check_entry(
+    program: Program,
     parameter: Parameter,
     position: int,
     entry: Expression,
     extent: Extent,
     sizes: dict[str, Affine],
     bound_by: dict[str, str],
-    captured: str,
     agree: Agree,
 ) -> None:
     used = {n.name for n in nodes(entry) if isinstance(n, SizeRef)}
@@ -139,7 +138,7 @@ def _check_entry(
         message = f"the shape of {parameter.name} depends on {expected}, which is not one number here"
         raise ShapeError(message, span=entry.span)
     origins = [f"{name} = {sizes[name]} by {bound_by[name]}" for name in sorted(used)]
-    origin = "; ".join([*origins, captured] if captured else origins)
+    origin = "; ".join([*origins, *_captured_in(entry, program)])
     raise ShapeError(
         f"dimension {position} of argument {parameter.name} is {extent}, and its entry says {expected.constant}"
         + (f" ({origin})" if origin else ""),

@@ -11,6 +11,7 @@ from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.rewrite import with_body
 from polyml.new_names import fresh
 from polyml.records import replace
+from polyml.renewed import renewed
 from polyml.sets.affine import affine
 
 __all__ = ["share_together"]
@@ -24,11 +25,11 @@ def share_together(function: Function) -> Function:
         -> parallel for (j_i = 0; j_i < 16; j_i++) for (j = 16*(j_i//4); j < 16*(j_i//4) + 16; j += 16) for (i = 7*(j_i % 4); i < 7*(j_i % 4) + 7; i += 7) S
     """
     body = _nodes(function.body, names_in(function))
-    return function if body == function.body else replace(function, body=body)
+    return function if body is function.body else replace(function, body=body)
 
 
 def _nodes(nodes: tuple[Node, ...], taken: set[str]) -> tuple[Node, ...]:
-    return tuple(_node(node, taken) for node in nodes)
+    return renewed(nodes, (_node(node, taken) for node in nodes))
 
 
 def _node(node: Node, taken: set[str]) -> Node:

@@ -136,13 +136,9 @@ def _with_tile(
         near = terms_in_l1(scop, model, sides, rows, tile, target) is not None
     walked = packed and not (turned or ends or near)
     if walked and not lines_meet(model, sides, rows, tile, shares(model, sides, tile, target), target):
-        strips = strips_of(scop, model, sides, rows, tile, target, parts=given.is_alone)
-        if strips is not None:
-            deep = strip_depth(model, sides, width, target)
-            far = strips == "packed" or waits_for_pages(model, sides, rows, tile, deep, target)
-            made = in_strips(model, sides, rows, tile, width, packed=far)
-            made = replace(made, sizes={**made.sizes, **deep})
-            return replace(made, parts_first=far and any(made.blocked(i) for i in made.reduced))
+        walk = _walk(given, rows, tile, target)
+        if walk is not None:
+            return walk
     if not packed and (turned or not reads_in_order(model, sides, tile, target)):
         return None
     parts = packed and not (turned or ends or given.reads_windows)
@@ -195,6 +191,20 @@ def _with_tile(
         ends=ends,
         worth=worth,
     )
+
+
+def _walk(given: Contraction, rows: str, tile: RegisterTile, target: Target) -> Blocking | None:
+    """The vector operand strip by strip; None where blocks of it are better."""
+    model, sides = given.model, given.sides
+    width = tile.vectors * target.lanes(model.itemsize)
+    strips = strips_of(given.scop, model, sides, rows, tile, target, parts=given.is_alone)
+    if strips is None:
+        return None
+    deep = strip_depth(model, sides, width, target)
+    packed = strips == "packed" or waits_for_pages(model, sides, rows, tile, deep, target)
+    made = in_strips(model, sides, rows, tile, width, packed=packed)
+    made = replace(made, sizes={**made.sizes, **deep})
+    return replace(made, parts_first=packed and any(made.blocked(i) for i in made.reduced))
 
 
 def _row_operand(
