@@ -76,7 +76,7 @@ class StatementModel:
     """What the model knows of a statement. operations: vector instructions of its arithmetic. itemsize: bytes of the widest number
     that is computed with. recurrences: indices whose loop must stay a sequential one. overlapping: indices along which neighbours read mostly the same elements (rows of windows); taps: the places of such windows.
     likely: of indices whose extents are not known, how many values they have in large calls like the one at hand. copies: it moves elements, and computes nothing. elementwise: it is
-    no sum, and its numbers are plain ones."""
+    no sum, and its numbers are plain ones. registers: of an element that is reduced into; argmax and argmin keep the best number and its index."""
 
     name: str
     extents: Mapping[str, int]
@@ -90,6 +90,7 @@ class StatementModel:
     likely: Mapping[str, int] = field(default_factory=dict)
     copies: bool = False
     elementwise: bool = False
+    registers: int = 1
 
     @property
     def instances(self) -> int:

@@ -25,6 +25,9 @@ MOST_TERMS = 192
 IN_FLIGHT = 2
 """Registers of vectors that have been loaded, beside those that stay."""
 
+_OF_A_WINNER = 4
+"""More of them where rows share steps of argmax or argmin: the candidate, whether it is better, the step's index in all lanes, and whether all were numbers."""
+
 _PIECE = 1.0
 """Cost of going on elsewhere in what is read once: rows of few vectors each are lines far apart, which no prefetcher of the hardware follows."""
 
@@ -47,7 +50,7 @@ def register_tile(
     """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges. wide: its vectors, where panels of an operand say how many (0: any number).
 
     Model: two arithmetic and two load instructions a cycle, latency 4. Registers: the accumulators, one per vector that several rows share,
-    and two in flight.
+    and those in flight.
     """
     lanes = target.lanes(model.itemsize)
     reads = [a for a in model.accesses if not a.write]
@@ -55,13 +58,17 @@ def register_tile(
     sizes_apart = jam is not None and any(
         a.stride(jam) is None and _shares(model, a, jam, tap) for a in reads for tap in model.taps
     )
+    in_flight = IN_FLIGHT + (_OF_A_WINNER if model.registers > 1 and jam is not None else 0)
     best: RegisterTile | None = None
     for vectors in (wide,) if wide else range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
         waste = _waste(model.extents[vector], vectors * lanes)
         single = _tile_cycles(model, reads, None, vector, 1, vectors, target) * waste / vectors
         for rows in range(1, rows_limit + 1):
             shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
-            if rows * vectors + shared + IN_FLIGHT > target.vector_registers and (rows, vectors) != (1, 1):
+            if rows * vectors * model.registers + shared + in_flight > target.vector_registers and (rows, vectors) != (
+                1,
+                1,
+            ):
                 continue
             cost = single
             if jam is not None:

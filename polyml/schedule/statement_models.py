@@ -50,6 +50,7 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
         taps=taps,
         copies=isinstance(statement.value, Read),
         elementwise=_is_elementwise(scop, statement, accesses),
+        registers=1 if statement.argument is None else 2,
     )
 
 

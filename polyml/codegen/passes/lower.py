@@ -35,6 +35,7 @@ from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
 from polyml.codegen.passes.vectors.cut_conditions import cut_conditions
 from polyml.codegen.passes.vectors.cut_edges import cut_edges, cut_vectors
 from polyml.codegen.passes.vectors.ragged_tiles import widen_tiles
+from polyml.codegen.passes.vectors.short_indices import shorten_indices
 from polyml.codegen.passes.vectors.vectorize import vectorize
 from polyml.codegen.prefetch.along import prefetch_along
 from polyml.codegen.prefetch.blocks import prefetch_blocks
@@ -115,6 +116,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("cut_conditions", lambda f, o: (cut_conditions(f) if o.vector_bytes < o.line_bytes else f, ())),
     # Ordering: when loops have been chosen for vectors, and before they are cut, since such a loop takes one vector after another.
     Pass("order_by_place", lambda f, o: (f if o.precise else order_by_place(f, vector_bytes=o.vector_bytes), ())),
+    # Ordering: when loops have been chosen for vectors, and before these have as many lanes as the widest numbers leave.
+    Pass("shorten_indices", lambda f, _: (shorten_indices(f), ())),
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass(
         "vectorize",

@@ -31,8 +31,11 @@ def check_lanes(loop: For, partials: tuple[Partial, ...]) -> None:
 def lane_dtypes(loop: For) -> Iterator[DType]:
     """The types that decide the width: of elements accessed, and of what is computed from them. Index arithmetic does not count, nor how a number is computed that all lanes share."""
     lanes = _Lanes(loop.variable, _allocated(loop), frozenset())
+    winners = {node.argument for node in walk_nodes(loop.body) if isinstance(node, UpdateArgument)}
     for node in walk_nodes(loop.body):
         match node:
+            case Assign(value=Apply(op="cast", args=(Read(tensor, (), dtype),))) if Place(tensor, ()) in winners:
+                yield dtype  # a winner's index becomes longer once, when it is known
             case Assign():
                 yield from _dtypes(node.value, lanes)
             case UpdateArgument():
@@ -56,7 +59,7 @@ def _dtypes(expr: Expr, lanes: _Lanes) -> Iterator[DType]:
         match node := waiting.pop():
             case Read():
                 yield _part(node.dtype)
-                waiting += [s for s in node.subscripts if not isinstance(s, Affine)]
+                waiting += [s for s in node.subscripts if not isinstance(s, Affine) and lanes.differs(s)]
             case Apply():
                 if node.dtype.is_float:
                     yield _part(node.dtype)

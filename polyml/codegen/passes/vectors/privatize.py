@@ -17,7 +17,7 @@ from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Accumulators", "Partial", "private_body", "shared_targets"]
+__all__ = ["Accumulators", "Partial", "is_short", "private_body", "shared_targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def shared_targets(loop: For, ranges: Ranges, *, precise: bool, vector_bytes: in
             continue
         known = found.get(partial.target)
         suits = partial.dtype.bits < 64 or vector_bytes > _MASKS_IN_VECTORS
-        index = i32 if suits and _is_short(node, ranges) and (known is None or known.index is i32) else i64
+        index = i32 if suits and is_short(node, ranges) and (known is None or known.index is i32) else i64
         found[partial.target] = replace(partial, index=index)
     accesses = [(node, use) for node in walk_nodes(loop.body) for use in uses(node)]
     return tuple(p for p in found.values() if not any(_disturbs(p, node, use, ranges) for node, use in accesses))
@@ -190,7 +190,7 @@ def _partial(node: Node) -> Partial | None:
             return None
 
 
-def _is_short(node: Node, ranges: Ranges) -> bool:
+def is_short(node: Node, ranges: Ranges) -> bool:
     """Whether the index of an argmax or argmin is known to have 32 bits."""
     if not isinstance(node, UpdateArgument) or not isinstance(node.candidate_index, IndexValue):
         return False
