@@ -29,6 +29,7 @@ from polyml.codegen.passes.transposes.transposes import transpose_rows
 from polyml.codegen.passes.unrolling.triangles import cut_triangles
 from polyml.codegen.passes.unrolling.unroll import unroll
 from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
+from polyml.codegen.passes.unrolling.unroll_matrices import unroll_matrices
 from polyml.codegen.passes.unrolling.unroll_rows import unroll_rows
 from polyml.codegen.passes.unrolling.unroll_scatters import unroll_scatters
 from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
@@ -134,6 +135,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("unroll_sums", lambda f, o: (unroll_sums(f, chains=not o.precise), ())),
     # Ordering: when loops have been chosen for vectors, and before "unroll"; what is left is transposed.
     Pass("unroll_rows", lambda f, _: (unroll_rows(f), ())),
+    Pass("unroll_matrices", lambda f, _: (unroll_matrices(f), ())),
     # Ordering: when loops have been chosen for vectors, and before "unroll".
     Pass("unroll_scatters", lambda f, _: (unroll_scatters(f), ())),
     Pass("unroll", lambda f, _: (unroll(f), ())),

@@ -1,0 +1,143 @@
+"""Nests over small matrices that each lane has one of are written out: an element is then loaded once for all that use it, and what a lane keeps of its own is in registers.
+
+A loop along rows of 3 reads the same nine elements over and over, each of them one lane after another, since lanes lie 9 elements apart. Written out each is a value; and all of them together lie side by side, and are shuffled
+(codegen/llvm/memory/phases.py). Cofactors, products of small matrices, points in space and their normals are such nests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Variable
+from polyml.codegen.passes.vectors.streams import flat_element
+from polyml.codegen.rewrite import substitute_nodes, walk_nodes, with_body
+from polyml.expressions import Subscript, reads_of
+from polyml.records import dataclass
+from polyml.renewed import renewed
+from polyml.sets.affine import Affine
+
+__all__ = ["unroll_matrices"]
+
+MOST = 96
+"""Assignments of an iteration for all lanes, at most, when all is written out."""
+
+LARGEST = 16
+"""Elements of what each lane keeps, at most: more are no registers."""
+
+AGAIN = 2
+"""Times that elements apart from each other are read, at least, on average."""
+
+
+def unroll_matrices(function: Function) -> Function:
+    """The function with the loops in such vector loops marked for unrolling.
+
+    Rewrite:
+        vector(8) for (n ..) for (i = 0; i < 3; i++) for (j = 0; j < 3; j++) c[n, i, j] = a[n, (i + 1) % 3, j] * a[n, i, j];
+        -> vector(8) for (n ..) unroll for (i ..) unroll for (j ..) ..
+    """
+    variables = {v.name: v for v in function.arguments}
+    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    body = _Matrices(variables).body(function.body)
+    return function if body is function.body else replace(function, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    variables: Mapping[str, Variable]
+
+    def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return renewed(nodes, map(self.node, nodes))
+
+    def node(self, node: Node) -> Node:
+        if isinstance(node, For) and node.kind == "vector" and node.width > 1:
+            return replace(node, body=_written_out(node.body)) if self.pays(node) else node
+        return with_body(node, self.body)
+
+    def pays(self, lanes: For) -> bool:
+        """Whether there are loops inside, of so few iterations, that read elements again, or make what stays in registers then."""
+        loops = [node for node in walk_nodes(lanes.body) if isinstance(node, For)]
+        count = _count(lanes.body) if loops else None
+        if count is None or count > MOST:
+            return False
+        kept = {
+            node.variable.name
+            for node in walk_nodes(lanes.body)
+            if isinstance(node, Allocate) and 1 < _elements(node.variable) <= LARGEST
+        }
+        places, reads = set[tuple[str, Affine]](), 0
+        for name, subscripts in _copies(lanes.body):
+            if name in kept:
+                return True
+            flat = self.flat(name, subscripts)
+            if flat is not None and flat.stride(lanes.variable) not in (None, 0, 1):
+                places.add((name, flat))
+                reads += 1
+        return bool(places) and reads >= AGAIN * len(places)
+
+    def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
+        variable = self.variables.get(name)
+        return None if variable is None or variable.scope == "register" else flat_element(variable, subscripts)
+
+
+def _elements(variable: Variable) -> int:
+    """Of scratch memory with one for each lane; 0 for other variables."""
+    if variable.scope != "local" or variable.lanes == 1 or variable.bytes is None:
+        return 0
+    return variable.bytes // variable.dtype.itemsize
+
+
+def _trips(loop: For) -> int | None:
+    span = loop.upper - loop.lower
+    plain = loop.kind == "sequential" and loop.step == 1 and not loop.if_numbers
+    return max(0, span.constant) if plain and span.is_constant and loop.lower.is_constant else None
+
+
+def _count(nodes: tuple[Node, ...]) -> int | None:
+    """Assignments when all loops are written out; None where something else is inside, or a loop may be longer."""
+    total = 0
+    for node in nodes:
+        match node:
+            case Assign(scan=None, across=False):
+                total += 1
+            case Allocate() | Block():
+                inside = _count(node.body)
+                if inside is None:
+                    return None
+                total += inside
+            case For():
+                trips, inside = _trips(node), _count(node.body)
+                if trips is None or inside is None:
+                    return None
+                total += trips * inside
+            case _:
+                return None
+    return total
+
+
+def _copies(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...]]]:
+    """What is read inside of loops when they are written out."""
+    for node in nodes:
+        match node:
+            case For():
+                for at in range(_trips(node) or 0):
+                    yield from _reads(substitute_nodes(node.body, {node.variable: node.lower + at}))
+            case Allocate() | Block():
+                yield from _copies(node.body)
+            case _:
+                pass
+
+
+def _reads(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...]]]:
+    for node in nodes:
+        if isinstance(node, Assign):
+            yield from ((read.tensor, read.subscripts) for read in reads_of(node.value))
+    yield from _copies(nodes)
+
+
+def _written_out(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def visit(node: Node) -> Node:
+        node = with_body(node, _written_out)
+        return replace(node, kind="unroll", factor=_trips(node) or 1) if isinstance(node, For) else node
+
+    return tuple(visit(node) for node in nodes)

@@ -1,0 +1,92 @@
+"""Nests over matrices of a few elements, one for each lane: written out where elements are read again or kept, each loaded once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml as pm
+from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
+from polyml.codegen.passes.unrolling.unroll import unroll
+from polyml.codegen.passes.unrolling.unroll_matrices import unroll_matrices
+from polyml.codegen.rewrite import walk_nodes
+from polyml.dtypes import f32
+from polyml.sets.affine import affine
+from tests.codegen.programs import agree, array, at, call, loop, put
+
+INVERSE = """
+def inverse(a: {0}["N 3 3"]):
+    c: {0}["N 3 3"]
+    c[n, i, j] = a[n, (i + 1) % 3, (j + 1) % 3] * a[n, (i + 2) % 3, (j + 2) % 3] - a[n, (i + 1) % 3, (j + 2) % 3] * a[n, (i + 2) % 3, (j + 1) % 3]
+    d[n] = sum[j](a[n, 0, j] * c[n, 0, j])
+    o[n, i, j] = c[n, j, i] / d[n]
+    return o
+"""
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+@pytest.mark.parametrize("count", [1, 7, 8, 37])
+def test_inverses(kind: str, count: int) -> None:
+    a = np.random.default_rng(count).standard_normal((count, 3, 3)) + 3 * np.eye(3)
+    x = a.astype(kind.replace("f", "float"))
+    made = pm.einsum(INVERSE.format(kind))(x)
+    np.testing.assert_allclose(made, np.linalg.inv(a), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(
+        pm.einsum(INVERSE.format(kind))(x[:, ::-1, ::-1]), np.linalg.inv(a[:, ::-1, ::-1]), rtol=2e-5, atol=2e-5
+    )
+
+
+def test_whole_vectors_are_loaded() -> None:
+    """Nothing is taken lane by lane, and what a lane makes of its matrix is in registers."""
+    lowered = pm.einsum(INVERSE.format("f32"), target=pm.Target("x86-64-v4"), threads=1).lower(
+        np.zeros((64, 3, 3), np.float32)
+    )
+    loops, llvm = lowered.text("loops"), lowered.text("llvm")
+    assert loops.count("for (") == 1
+    assert "local" not in loops
+    assert "load float" not in llvm
+    assert "gather" not in llvm
+
+
+def program(rows: int, columns: int, *, kept: bool, again: bool, width: int = 4) -> Function:
+    """y[n] is the sum of x[n, i, j], with itself read again, by way of memory of each lane."""
+    n, i, j = affine("n"), affine("i"), affine("j")
+    value = at("x", n, i, j)
+    value = call("mul", value, at("x", n, (i + 1) % rows, j)) if again else value
+    scratch = Variable(name="s", dtype=f32, shape=(affine(rows), affine(columns)), scope="local", lanes=width)
+    steps: tuple[Node, ...]
+    if kept:
+        make = loop("i", 0, rows, loop("j", 0, columns, Assign(target=put("s", i, j), value=value)))
+        use = loop(
+            "i", 0, rows, loop("j", 0, columns, Assign(target=put("y", n), value=at("s", i, j), reduction="sum"))
+        )
+        steps = (Allocate(variable=scratch, body=(make, use)),)
+    else:
+        add = Assign(target=put("y", n), value=value, reduction="sum")
+        steps = (loop("i", 0, rows, loop("j", 0, columns, add)),)
+    lanes = For(
+        variable="n", lower=affine(0), upper=affine(8), step=width, kind="vector", width=width, body=steps,
+    )  # fmt: skip
+    arguments = (array("x", 8, rows, columns), array("y", 8))
+    return Function(name="f", arguments=arguments, written=frozenset("y"), sizes=(), body=(lanes,))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (2, 5), (1, 4)])
+@pytest.mark.parametrize(("kept", "again"), [(True, False), (False, True), (True, True)])
+def test_written_out(rows: int, columns: int, kept: bool, again: bool) -> None:
+    before = program(rows, columns, kept=kept, again=again)
+    after = unroll(unroll_matrices(before))
+    assert sum(isinstance(node, For) for node in walk_nodes(after.body)) == 1
+    agree(before, after, {})
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(program(3, 3, kept=False, again=False), id="each element once"),
+        pytest.param(program(10, 10, kept=False, again=True), id="long loops"),
+        pytest.param(program(5, 5, kept=True, again=False), id="no room in registers"),
+    ],
+)
+def test_left_alone(before: Function) -> None:
+    assert unroll_matrices(before) is before
