@@ -77,7 +77,7 @@ def generate(schedule: Schedule, *, name: str) -> Function:
     arguments = tuple(
         Variable(name=a.name, dtype=a.dtype, shape=a.shape, scope="global", strides=a.strides)
         for a in scop.arrays.values()
-        if a.kind != "local"
+        if a.kind != "local" and not a.same_as
     )
     stored = {s.target.array for s in scop.statements.values()}
     stored |= {s.argument.array for s in scop.statements.values() if s.argument is not None}
@@ -273,7 +273,8 @@ class _Builder:
             return _wrapped(subscripts, self.schedule.storage.get(array))
 
         def read(access: Read) -> Expr:
-            return Read(access.tensor, stored(access.tensor, access.subscripts), access.dtype)
+            memory = arrays[access.tensor].same_as or access.tensor
+            return Read(memory, stored(access.tensor, access.subscripts), access.dtype)
 
         def expression(expr: Expr) -> Expr:
             return map_reads(substitute(expr, values), read)

@@ -32,7 +32,7 @@ class Array:
     """Memory that a region touches. `kind` local: neither live-in nor live-out, so its storage is the schedule's business.
 
     shape: affine in the sizes. strides: in elements per dimension, of the caller's array (input, output, inout); None: contiguous, row-major.
-    constant: an input that is the same in all calls, so that copies of it are made once. A 0-d array is a scalar.
+    constant: an input that is the same in all calls, so that copies of it are made once. A 0-d array is a scalar. same_as: of an input's second name (schedule/second_names.py), the first.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Array:
     kind: ArrayKind
     strides: tuple[int, ...] | None = None
     constant: bool = False
+    same_as: str = ""
 
     @property
     def bytes(self) -> int | None:
