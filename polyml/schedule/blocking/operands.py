@@ -20,6 +20,7 @@ __all__ = [
     "is_held",
     "is_near",
     "is_read_once",
+    "lines_fit",
     "lines_meet",
     "packed_rows",
     "pages_apart",
@@ -49,6 +50,9 @@ FEW_PANELS = 16
 
 FEWEST_TERMS = 32
 """Terms of a block that L1 holds, at least: to load and to store a sum takes as long as some four of them."""
+
+USES_OF_STRIPS = 64
+"""Uses of an element of the vector operand, at least, for strips of it, packed, over a whole sum that L1 has room for."""
 
 MEETINGS = 4
 """Panels that rows which meet in L1 are multiplied with, at least, for packing these rows to pay."""
@@ -108,20 +112,45 @@ def is_read_once(scop: Scop, model: StatementModel, sides: Sides, rows: str) -> 
 def terms_in_l1(
     scop: Scop, model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, target: Target
 ) -> dict[str, int] | None:
-    """The block of the sum for which L1 holds the rows of both operands, where both are read where they lie and tiles of few registers read faster than L2 delivers: each tile reads, for each term, its vectors
-    and a line of the other operand, of which the next tiles have the rest. None where that is no matter, or L1 has no room for enough terms, or for most of the sums, which each block loads and stores."""
-    if not is_read_once(scop, model, sides, rows) or not is_near(model, sides, {}, target):
+    """The block of the sum for which L1 holds all rows of the vector operand, and the lines of the other one, where both come in the order of memory and tiles of few registers read faster than L2 delivers: each tile
+    reads, for each term, its vectors and a line of the other operand, of which the next tiles have the rest. None where that is no matter, or L1 has no room for enough terms, or L2 for the sums, which each block loads and stores."""
+    if not is_read_once(scop, model, sides, rows) or sides.columns or not _reads_much(tile, target):
         return None
-    (summed,) = sides.reduced
-    read = tile.vectors + target.line_bytes / target.vector_bytes
-    term = model.itemsize * sum(abs(operand.stride(summed) or 0) for operand in (sides.operand, *sides.others))
-    most = 3 * target.l1_bytes // 4
-    room = most // max(term, 1)
-    if read < MUCH_READ * tile.rows * tile.vectors / 2 or not FEWEST_TERMS <= room < model.extents[summed]:
+    (summed,), (other,) = sides.reduced, sides.others
+    if model.extents[rows] >= USES_OF_STRIPS and _per_term(tile, target) * model.extents[summed] <= target.l1_bytes:
         return None
-    if model.itemsize * model.extents[rows] * model.extents[sides.lanes] > most:
+    step = abs(other.stride(summed) or 0) * model.itemsize
+    term = model.itemsize * model.extents[sides.lanes] + min(step, 2 * target.line_bytes)
+    room = 3 * target.l1_bytes // 4 // max(term, 1)
+    if not FEWEST_TERMS <= room < model.extents[summed] or _ways(step, room, target) > target.l1_bytes // WAY:
+        return None
+    if model.itemsize * model.extents[rows] * model.extents[sides.lanes] > target.l2_bytes // 2:
         return None
     return {summed: even(model.extents[summed], room, target.lanes(model.itemsize))}
+
+
+def lines_fit(
+    model: StatementModel, sides: Sides, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> bool:
+    """Whether L1 has room for a panel and a line of the broadcast operand for each term, or reads from L2 are no matter."""
+    taken = _per_term(tile, target) * prod(depth.values())
+    return not _reads_much(tile, target) or taken <= 3 * target.l1_bytes // 4
+
+
+def _per_term(tile: RegisterTile, target: Target) -> int:
+    """Bytes of a panel, and of a line of the broadcast operand."""
+    return tile.vectors * target.vector_bytes + target.line_bytes
+
+
+def _reads_much(tile: RegisterTile, target: Target) -> bool:
+    """Whether a tile has so few registers that its vectors and a line for each term come no faster from L2 than it multiplies."""
+    read = tile.vectors + target.line_bytes / target.vector_bytes
+    return read >= MUCH_READ * tile.rows * tile.vectors / 2
+
+
+def _ways(step: int, terms: int, target: Target) -> int:
+    """Lines in one set of L1, of so many that lie a step apart."""
+    return ceil(terms * max(gcd(step, WAY), target.line_bytes) / WAY)
 
 
 def rows_meet(
@@ -148,7 +177,7 @@ def lines_meet(
     if outer or operand.stride(rows) != 1 or step < target.line_bytes:
         return False
     panel = depth[last] * tile.vectors * target.vector_bytes
-    ways, met = target.l1_bytes // WAY, ceil(depth[last] * max(gcd(step, WAY), target.line_bytes) / WAY)
+    ways, met = target.l1_bytes // WAY, _ways(step, depth[last], target)
     vectors = prod(model.extents[i] for i in (*sides.columns, sides.lanes)) // target.lanes(model.itemsize)
     room = ways - ceil(panel / WAY)
     return vectors >= MANY_VECTORS and met >= room and rows_pass(model, sides, tile, depth, target)

@@ -20,6 +20,7 @@ from polyml.schedule.blocking.operands import (
     is_held,
     is_near,
     is_read_once,
+    lines_fit,
     lines_meet,
     packed_rows,
     panel_by_panel,
@@ -220,7 +221,9 @@ def _row_operand(
     """The operand whose rows are packed, a tile's together; None where none is."""
     model, sides = given.model, given.sides
     meet = rows_meet(model, sides, rows, tile, depth, target) or lines_meet(model, sides, rows, tile, depth, target)
-    once = is_read_once(given.scop, model, sides, rows)
+    fit = lines_fit(model, sides, tile, depth, target)
+    once = fit and is_read_once(given.scop, model, sides, rows)
+    meet = meet or (not fit and sides.others[0].stride(rows) == 1)
     return packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)
 
 
