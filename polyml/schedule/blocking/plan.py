@@ -67,11 +67,14 @@ UNKNOWN_DEPTH = 1024
 """What stands for a reduction of symbolic length that has to be finished while its sums are in registers."""
 
 
-def plan_blocking(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
-    """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves."""
+def plan_blocking(
+    scop: Scop, model: StatementModel, target: Target, *, made: frozenset[str] = frozenset()
+) -> Blocking | None:
+    """The blocks of one update; None where it is no contraction of two or more operands, or packing would cost more than it saves. made: operands that are made a block at a time."""
     given = at_large(scop, model)
     if given is None:
         return None
+    given = replace(given, made=made)
     across = (
         None
         if given.ends or not given.is_alone or given.is_read_in_place
@@ -221,7 +224,8 @@ def _row_operand(
     """The operand whose rows are packed, a tile's together; None where none is."""
     model, sides = given.model, given.sides
     meet = rows_meet(model, sides, rows, tile, depth, target) or lines_meet(model, sides, rows, tile, depth, target)
-    fit = lines_fit(model, sides, tile, depth, target)
+    made = any(other.array in given.made for other in sides.others)
+    fit = made or lines_fit(model, sides, tile, depth, target)
     once = fit and is_read_once(given.scop, model, sides, rows)
     meet = meet or (not fit and sides.others[0].stride(rows) == 1)
     return packed_rows(model, sides, rows, tile, target, short=short, tall=tall, meet=meet, once=once)

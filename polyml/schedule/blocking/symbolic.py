@@ -31,12 +31,13 @@ LARGE_CALL = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """An update with the roles of its indices, and numbers for all extents. ends: those that are symbolic, for which the numbers are large, or a call's."""
+    """An update with the roles of its indices, and numbers for all extents. ends: those that are symbolic, for which the numbers are large, or a call's. made: operands that are made a block at a time, and are in L1 for it."""
 
     scop: Scop
     model: StatementModel
     sides: Sides
     ends: Mapping[str, Affine]
+    made: frozenset[str] = frozenset()
 
     @property
     def statement(self) -> Statement:

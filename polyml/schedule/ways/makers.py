@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.makers import Makers, makers_of
+from polyml.schedule.blocking.plan import plan_blocking
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.storage import contract_storage
@@ -43,7 +45,8 @@ def blocks_with_makers(task: Task) -> tuple[Blocking, Makers] | None:
         return None
     # To the contraction the operand is one like others.
     arrays = {name: replace(a, kind="input") if name in local else a for name, a in task.scop.arrays.items()}
-    plans = planned(replace(task, scop=replace(task.scop, arrays=arrays)), task.known()[1])
+    planner = partial(plan_blocking, made=frozenset(local))
+    plans = planned(replace(task, scop=replace(task.scop, arrays=arrays)), task.known()[1], planner)
     makers = makers_of(task.scop, plans[0], task.target) if len(plans) == 1 else None
     if makers is None:
         return None

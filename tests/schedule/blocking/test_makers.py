@@ -199,10 +199,10 @@ AVX2, AVX512 = (
 @pytest.mark.parametrize(
     ("target", "dtype", "columns", "least", "most"),
     [
-        (AVX2, "float32", 64, 32, 48),  # rows of 512 bytes for each term
+        (AVX2, "float32", 64, 32, 64),  # rows of 256 bytes and two lines for each term
         (AVX2, "float32", 32, 80, 96),
-        (AVX2, "float64", 64, 49, 999),  # L1 has no room for 32 terms
-        (AVX2, "float32", 80, 49, 999),  # nor for the sums
+        (AVX2, "float64", 64, 32, 40),
+        (AVX2, "float32", 80, 32, 56),  # L2 has the sums
         (AVX512, "float32", 64, 49, 999),  # tiles of 32 registers read less for each multiply-add
     ],
 )
@@ -226,3 +226,40 @@ def test_results_of_blocks_that_l1_holds(steps: int, rows: int, columns: int, dt
     tolerance = 1e-5 if dtype == "float32" else 1e-13
     for found, exact in ((m, np.einsum("bsd,bse->bde", w, v.astype(np.float64))), (z, w.sum(1))):
         assert np.abs(found - exact).max() <= tolerance * np.abs(exact).max()
+
+
+TRANSPOSED = """
+def f(x: f32["K N"], y: f32["K M"]):
+    c[n, m] = x[k, n] * y[k, m]
+    return c
+"""
+
+
+@pytest.mark.parametrize(
+    ("terms", "rows", "columns", "packed"),
+    [
+        (2000, 96, 96, False),
+        (2000, 160, 160, False),
+        (2000, 200, 200, True),
+        (1000, 64, 256, True),
+        (100, 96, 96, False),
+    ],
+)
+def test_lines_of_rows_that_l1_has_no_room_for_are_packed(terms: int, rows: int, columns: int, packed: bool) -> None:
+    """A line for each term: of blocks that L1 holds they stay, of long ones they come again for each panel."""
+    x, y = (a[0] for a in operands(1, terms, rows, columns))
+    text = str(polyml.einsum(TRANSPOSED, threads=1, target=AVX2).lower(x, y).explain())
+    assert ("x in panels" in text) == packed
+    if terms == 2000 and not packed:
+        (blocks,) = (line for line in text.splitlines() if "blocks of k by" in line)
+        assert int(blocks.split("blocks of k by ")[1].split(",")[0]) <= 48
+
+
+@pytest.mark.parametrize(
+    ("terms", "rows", "columns"), [(2000, 95, 97), (501, 128, 131), (333, 200, 201), (700, 61, 257), (90, 250, 64)]
+)
+def test_results_of_transposed_rows(terms: int, rows: int, columns: int) -> None:
+    x, y = (a[0] for a in operands(1, terms, rows, columns))
+    exact = x.T.astype(np.float64) @ y
+    found = polyml.einsum(TRANSPOSED, threads=1, target=AVX2)(x, y)
+    assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
