@@ -21,6 +21,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue
 from polyml.schedule.schedule import Schedule
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine, operands
+from polyml.sets.from_isl import constraints_of
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["Box", "boxes_of", "count_instances", "coverage_faults", "expected_counts"]
@@ -53,13 +54,16 @@ def box_of(scop: Scop, statement: Statement) -> Box:
 
 def expected_counts(box: Box) -> np.ndarray:
     """1 for each instance of the domain."""
+    names = [f"i{k}" for k in range(len(box.low))]
+    along = (np.arange(low, low + extent) for low, extent in zip(box.low, box.shape, strict=True))
+    points: Any = dict(zip(names, np.meshgrid(*along, indexing="ij"), strict=True))
     counts = np.zeros(box.shape, np.int32)
-
-    def mark(point: isl.Point) -> None:
-        place = (point.get_coordinate_val(isl.dim_type.set, k).to_python() - low for k, low in enumerate(box.low))
-        counts[tuple(place)] = 1
-
-    box.domain.foreach_point(mark)
+    for piece in box.domain.compute_divs().get_basic_sets():
+        inside = np.ones(box.shape, bool)
+        for constraint in constraints_of(piece, names):
+            value = constraint.value.evaluate(points)
+            inside &= value == 0 if constraint.equality else value >= 0
+        counts |= inside
     return counts
 
 
