@@ -11,7 +11,7 @@ import pytest
 
 import polyml
 from polyml.codegen.cuda.text.emit import emit_cuda
-from polyml.compiler.driver import lower_program
+from polyml.compiler.driver import Stages, lower_program
 from polyml.compiler.gpu import cuda_kernel, cuda_regions
 from polyml.gpu_core import Limits
 from polyml.runtime.cuda.program import CudaKernel
@@ -27,9 +27,10 @@ needs_gxx = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The kernels in the order of the programs, the text of all of them, and the device that they are loaded on."""
+    """The kernels and the stages in the order of the programs, the text of all of them, and the device that they are loaded on."""
 
     kernels: tuple[CudaKernel, ...]
+    stages: tuple[Stages, ...]
     text: str
     device: EmulatedDevice
 
@@ -55,7 +56,7 @@ def compile_batch(
     if build:
         device.modules[text] = EmulatedModule(build_library(text))
         made = [cuda_kernel(p, stages, device, regions=regions, text=text) for p, stages, regions in lowered]
-    return Batch(tuple(made), text, device)
+    return Batch(tuple(made), tuple(stages for _, stages, _ in lowered), text, device)
 
 
 def results_of(found: object) -> tuple[np.ndarray, ...]:
