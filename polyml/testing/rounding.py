@@ -120,16 +120,19 @@ class BoundedEvaluator(Evaluator):
                 return 1 + sum(map(self.least, children(expr)))
 
     def value(self, expr: Expression, env: Mapping[str, int]) -> np.generic:
-        self.require(1)
+        if self.most[0] < 1:
+            self.require(1)
         self.most[0] -= 1
         outer, self.below = self.below, []
         found = super().value(expr, env)
         parts, self.below = self.below, outer
         dtype = self.types[id(expr)].dtype
-        inexact = dtype.is_float or dtype.is_complex
-        bound = self._float_bound(expr, found, parts, dtype) if inexact else self._exact_bound(expr, parts)
-        if inexact and _size(found) > _limits(dtype)[1]:
-            bound = math.inf  # it overflows, or does not, by the order of evaluation
+        if dtype.kind in "fc":
+            bound = self._float_bound(expr, found, parts, dtype)
+            if _size(found) > _limits(dtype)[1]:
+                bound = math.inf  # it overflows, or does not, by the order of evaluation
+        else:
+            bound = self._exact_bound(expr, parts)
         outer.append(Part(expr, found, bound))
         return found
 
@@ -264,7 +267,7 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     by_formula = of_parts and op in ("pow", "div")
     if by_formula and not (np.isfinite(center) and all(_is_moderate(part, dtype) for part in parts)):
         return math.inf
-    if any(_endless(corner) != _endless(center) for corner in corners):
+    if len(corners) > 1 and any(_endless(corner) != _endless(center) for corner in corners):
         return math.inf
     if not np.isfinite(center):
         if not of_parts:

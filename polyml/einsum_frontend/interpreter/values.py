@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any, assert_never
 
 import numpy as np
@@ -62,7 +63,7 @@ def convert(value: object, source: Type, target: DType, wide: bool, *, rounded: 
 
     rounded: weak numbers are rounded to half precision, too.
     """
-    kept = storage(f32 if target.is_half and not wide else target, wide)
+    kept = storage(f32 if not wide and target.is_half else target, wide)
     element = (
         value if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim) else _scalar(value)
     )
@@ -87,6 +88,16 @@ class Cell:
     type: Type
 
 
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """An operator with its arguments, as in all instances. types: of the arguments. common: what they are converted to."""
+
+    types: tuple[Type, ...]
+    common: Type
+    result: DType
+    meaning: Callable[..., np.generic]
+
+
 @dataclass
 class Evaluator:
     """Evaluates resolved expressions of one statement.
@@ -98,6 +109,8 @@ class Evaluator:
     types: Mapping[int, Type]
     ranges: Mapping[str, range]
     wide: bool
+    _applied: dict[int, _Applied] = field(default_factory=dict, init=False)
+    _gathers: dict[int, bool] = field(default_factory=dict, init=False)
 
     # -- values -------------------------------------------------------------------------------------------------------------------
 
@@ -140,17 +153,21 @@ class Evaluator:
 
     def _apply(self, op: str, expr: Expression, args: tuple[Expression, ...], env: Mapping[str, int]) -> np.generic:
         """`op` in the common dtype of its arguments, result in the node's dtype."""
-        result, common = self.types[id(expr)], self.common(op, expr, args)
-        values = [self._cast(self.value(e, env), self.types[id(e)], common) for e in args]
+        known = self._applied.get(id(expr))
+        if known is None:
+            types = tuple(self.types[id(e)] for e in args)
+            meaning = np.conjugate if op == "conj" else meaning_of(op, [t.dtype.is_complex for t in types])
+            known = _Applied(types, Type(self.common(op, expr, args)), self.types[id(expr)].dtype, meaning)
+            self._applied[id(expr)] = known
+        common = known.common.dtype
+        values = [self._cast(self.value(e, env), t, common) for e, t in zip(args, known.types, strict=True)]
         try:
-            are_complex = [self.types[id(e)].dtype.is_complex for e in args]
-            meaning: Callable[..., np.generic] = np.conjugate if op == "conj" else meaning_of(op, are_complex)
-            found = values[0] if len(values) > 2 else meaning(*values)
+            found = values[0] if len(values) > 2 else known.meaning(*values)
             for v in values[1:] if len(values) > 2 else ():
-                found = meaning(found, v)
+                found = known.meaning(found, v)
         except ValueError as error:  # NumPy: integers to negative integer powers
             raise DTypeError(str(error), span=expr.span, hint="cast to a float first") from error
-        return self._cast(found, Type(common), result.dtype)
+        return self._cast(found, known.common, known.result)
 
     def common(self, op: str, expr: Expression, args: Sequence[Expression]) -> DType:
         """What the arguments of `op` are converted to."""
@@ -249,7 +266,9 @@ class Evaluator:
         """The subscripts as numbers, in bounds of the (padded) tensor."""
         found = []
         for s, extent in zip(expr.subscripts, self.extents(expr.tensor, env), strict=True):
-            gather = has_reads(s)
+            gather = self._gathers.get(id(s))
+            if gather is None:
+                gather = self._gathers[id(s)] = has_reads(s)
             at = int(self.value(s, env)) if gather else affine_value(s, env)
             if not 0 <= at < extent:
                 raise _out_of_bounds(expr, at, extent, env, gather=gather)
