@@ -105,22 +105,22 @@ def check(first: int, count: int) -> int:
         given = case.arguments(seed)
         expected = interpret(parse(Source(case.text)), *(x.copy() for x in given), wide=True)
         program = polyml.einsum(case.text, target=SMALL, **options)  # type: ignore[arg-type]
+        found += "row by row" in str(program.explain(*given))  # the call compiles what this has lowered
         results = program(*given)
         for got, right in zip(*((r if isinstance(r, tuple) else (r,)) for r in (results, expected)), strict=True):
             note = f"seed {seed}, {options}\n{case.text}"
             np.testing.assert_allclose(got, right, rtol=1e-5 if case.dtype == "f32" else 1e-11, err_msg=note)
-        found += "row by row" in str(program.explain(*given))
     return found
 
 
 def test_random_recurrences() -> None:
-    assert check(0, 42) >= 10
+    assert check(0, 28) >= 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 2000, 250))
-def test_random_recurrences_long(first: int) -> None:
-    assert check(first, 250) >= 50
+@pytest.mark.parametrize(("first", "count"), [(28, 14), *((first, 250) for first in range(1000, 2000, 250))])
+def test_random_recurrences_long(first: int, count: int) -> None:
+    assert check(first, count) >= count // 5
 
 
 ALONG = """

@@ -26,8 +26,9 @@ def program(right: str, left: str = "y[n]", **options: object) -> tuple[pm.Progr
 def powers(right: str, left: str = "y[n]", **options: object) -> int:
     """Powers that are left in the graph, squares and the like aside."""
     made, values = program(right, left, **options)
+    text = made.lower(*values).text("graph")
     assert verify(made, *values)
-    return len(re.findall(r"\*\* f64", made.lower(*values).text("graph")))
+    return len(re.findall(r"\*\* f64", text))
 
 
 @pytest.mark.parametrize(

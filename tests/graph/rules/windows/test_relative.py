@@ -44,10 +44,9 @@ def test_others_stay(rows: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("rows", [*COUNTED.values(), *OTHERS.values()], ids=[*COUNTED, *OTHERS])
 def test_the_same_numbers(rows: tuple[str, str]) -> None:
+    any_size = program(rows, dynamic=True)
     for size in (45, 52):
         x = np.arange(float(size)) * 7 % 11
         expected = program(rows, scheduler="written", dynamic=False)(x)
         np.testing.assert_array_equal(program(rows, verify=True, dynamic=False)(x), expected)
-        np.testing.assert_array_equal(
-            program(rows, dynamic=True)(x[::-1])[..., :], program(rows, dynamic=False)(x[::-1])
-        )
+        np.testing.assert_array_equal(any_size(x[::-1]), program(rows, dynamic=False)(x[::-1]))
