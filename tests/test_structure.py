@@ -105,3 +105,17 @@ def test_every_file_and_folder_says_what_it_is_about() -> None:
         if not ast.get_docstring(ast.parse(file.read_text()))
     ]
     assert not silent
+
+
+def test_what_verify_finds_is_looked_at() -> None:
+    """It raises nothing when results are wrong: its report is false."""
+    for file in (ROOT / "tests").rglob("*.py"):
+        text = file.read_text()
+        imported = re.search(r"^from polyml\.testing(?:\.verify)? import verify(?: as (\w+))?$", text, re.M)
+        if imported is None:
+            continue
+        tree, name = ast.parse(text), imported[1] or "verify"
+        refused = {id(node) for block in ast.walk(tree) if isinstance(block, ast.With) for node in block.body}
+        calls = (n.value for n in ast.walk(tree) if isinstance(n, ast.Expr) and id(n) not in refused)
+        dropped = [n.lineno for n in calls if isinstance(n, ast.Call) and ast.unparse(n.func) == name]
+        assert not dropped, file.name

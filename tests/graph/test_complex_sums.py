@@ -76,7 +76,7 @@ def test_factors_of_another_type_are_not_added_up_in_it() -> None:
         )
         arguments = *(np.full((9, 9), 100 + k, dtype) for k in range(2)), complexes(9, 9), complexes(9, 9)
         assert most_indices(built(lines, *arguments)) == 5
-        check(f"def f({lines[0]}):\n    {lines[1]}\n    return y\n", *(a[:4, :4] for a in arguments))
+        assert check(f"def f({lines[0]}):\n    {lines[1]}\n    return y\n", *(a[:4, :4] for a in arguments))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_factors_of_another_type_are_not_added_up_in_it() -> None:
 )
 def test_values(body: str, shapes: list[tuple[int, int]]) -> None:
     text = f"def f(u: c128['N N'], r: c128['N N']):\n    {body}\n    return y\n"
-    check(text, *(complexes(*shape) for shape in shapes))
+    assert check(text, *(complexes(*shape) for shape in shapes))
 
 
 def test_updates_loops_and_guards() -> None:
@@ -109,7 +109,7 @@ def f(u: c128["N N"], r: c128["N N"], y: c128["N N"]):
             y[i, j] -= u[i, k] * r[k, l] * r[l, j]
     return y
 """
-    check(text, complexes(5, 5) / 9, complexes(5, 5), complexes(5, 5))
+    assert check(text, complexes(5, 5) / 9, complexes(5, 5), complexes(5, 5))
 
 
 def test_the_written_order_is_kept_where_it_is_asked_for() -> None:

@@ -219,4 +219,4 @@ def test_boxes_in_c() -> None:
 def test_what_is_no_box_stays_apart(lines: list[str]) -> None:
     text = program(lines, results="v", parameters='v: f32["N N"], x: f32["M K"]')
     assert launches(text, x(20), x(10)[:5]) == [0, 1]
-    verify(text, x(20), x(10)[:5], fusion=False)
+    assert verify(text, x(20), x(10)[:5], fusion=False)
