@@ -78,16 +78,16 @@ def core_of(architecture: str) -> Core:
     return CORES.get(int(re.sub(r"\D", "", architecture) or 80), CORES[80])
 
 
-def staging_pays(core: Core, *, elements: int, reads: int, itemsize: int, threads: int, shared: int = 0) -> bool:
+def staging_pays(core: Core, *, elements: int, reads: int, itemsize: int, threads: int) -> bool:
     """Whether a block should copy elements to shared memory that its threads read more than once, rather than leave them to the first-level cache.
 
     Directly each read goes through L1; else each element does once, is stored, and read from shared memory; and the block waits twice, for its tile and before the next one
     overwrites it, while other blocks of the core work. What comes from L2 is the same. So without the barriers three reads per element are worth it.
 
     Args:
-        elements, reads: of a visit. itemsize: bytes of an element. threads: of a block. shared: bytes that the block has beside.
+        elements, reads: of a visit. itemsize: bytes of an element. threads: of a block.
     """
     direct = reads * itemsize / L1_RATE
-    blocks = core.resident(threads, shared + elements * itemsize)
+    blocks = core.resident(threads, elements * itemsize)
     staged = (elements / L1_RATE + (elements + reads) / SHARED_RATE) * itemsize + 2 * SYNC / blocks
     return staged < direct

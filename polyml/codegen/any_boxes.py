@@ -156,11 +156,11 @@ class _Scan(Descent[_Reaching, Range]):
             return replace(reached, counts=counts, fixed={**reached.fixed, index: value})
         first, end = reached.ranges[index]
         begin = value * size
-        if not _is_multiple(first, size) or iterator not in spans:
+        if not first.is_multiple(size) or iterator not in spans:
             if iterator in spans or not self.facts.at_most(begin, first):
                 raise BeyondBoxes
             begin = first
-        ends = [one for one in operands(end, "min") if iterator not in spans or not _is_multiple(one, size)]
+        ends = [one for one in operands(end, "min") if iterator not in spans or not one.is_multiple(size)]
         ranges = {**reached.ranges, index: (begin, self.facts.smallest([value * size + size, *ends]))}
         return replace(reached, counts=counts, ranges=ranges, quotients={**reached.quotients, (index, size): value})
 
@@ -208,7 +208,7 @@ class _Scan(Descent[_Reaching, Range]):
             raise BeyondBoxes
         first, end = reached.ranges[index]
         if stop is not None:
-            if any(name in spans and _is_multiple(stop, size) for name, size in first.terms if isinstance(name, str)):
+            if any(name in spans and stop.is_multiple(size) for name, size in first.terms if isinstance(name, str)):
                 raise BeyondBoxes  # one tile or none: a condition, not a loop, which prefetches take for one with a next tile
             end = self.facts.smallest([end, stop])
         if low is not None and not self.facts.at_most(low, first):
@@ -288,7 +288,3 @@ def _together(parts: Sequence[Code]) -> Code:
 
 def _is_iterator(name: str) -> bool:
     return name[0] == "c" and name[1:].isdecimal()
-
-
-def _is_multiple(value: Affine, size: int) -> bool:
-    return value.constant % size == 0 and all(coefficient % size == 0 for _, coefficient in value.terms)

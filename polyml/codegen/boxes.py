@@ -279,16 +279,12 @@ def _at(
     first, end = reached.ranges[index]
     begin = value * size + tile.start
     stop = begin + size
-    if not _is_multiple(first - tile.start, size):
+    if not (first - tile.start).is_multiple(size):
         begin = maximum([first, begin])
-    ends = [one for one in operands(end, "min") if not _is_multiple(one - tile.start, size)]
+    ends = [one for one in operands(end, "min") if not (one - tile.start).is_multiple(size)]
     ranges = {**reached.ranges, index: (begin, _least([stop, *ends]))}
     quotients = reached.quotients if tile.start else {**reached.quotients, (index, size): value}
     return replace(reached, counts=counts, ranges=ranges, quotients=quotients)
-
-
-def _is_multiple(value: Affine, size: int) -> bool:
-    return value.constant % size == 0 and all(coefficient % size == 0 for _, coefficient in value.terms)
 
 
 def _least(values: Sequence[Affine]) -> Affine:

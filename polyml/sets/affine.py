@@ -185,6 +185,10 @@ class Affine(_Kept):
             return self.terms[0][0]
         return None
 
+    def is_multiple(self, size: int) -> bool:
+        """Whether the constant and all coefficients are multiples of the size, and so every value is."""
+        return self.constant % size == 0 and all(coefficient % size == 0 for _, coefficient in self.terms)
+
     def variables(self) -> frozenset[str]:
         """All variable names, also inside divisions and extrema."""
         try:

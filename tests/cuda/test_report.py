@@ -72,18 +72,15 @@ def test_explain_tells_registers() -> None:
 def test_when_a_tile_in_shared_memory_pays() -> None:
     """Three reads per element and what barriers take, which weighs less in large tiles and where other blocks work meanwhile."""
 
-    def least(elements: int, threads: int = 256, shared: int = 0) -> float:
+    def least(elements: int, threads: int = 256) -> float:
         tries = range(elements, 12 * elements)
-        pays = (
-            staging_pays(CORES[90], elements=elements, reads=r, itemsize=4, threads=threads, shared=shared)
-            for r in tries
-        )
+        pays = (staging_pays(CORES[90], elements=elements, reads=r, itemsize=4, threads=threads) for r in tries)
         return next(r for r, enough in zip(tries, pays, strict=True) if enough) / elements
 
     assert 3 < least(1156) < 3.3
     assert 3.5 < least(258) < 4.5
     assert least(4752) < least(1156) < least(258)
-    assert least(1156) < least(1156, threads=1024) < least(1156, shared=200_000)
+    assert least(1156) < least(1156, threads=1024)
 
 
 def test_cores_are_known_by_name() -> None:

@@ -51,11 +51,10 @@ class Problem:
             self._shapes[name] = _shape(self.scop.statements[name], self.scop)
         return self._shapes[name]
 
-    def prefers(self, first: str, second: str) -> bool:
-        """Whether the first cost function comes before the second in the list (or the second is not in it)."""
-        if first not in self.costs:
-            return False
-        return second not in self.costs or self.costs.index(first) < self.costs.index(second)
+    @property
+    def prefers_parallelism(self) -> bool:
+        """Whether that cost function comes before `coefficients` in the list, or without it."""
+        return next((cost for cost in self.costs if cost in ("parallelism", "coefficients")), "") == "parallelism"
 
     # -- loops that carry nothing -----------------------------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ class Problem:
             parallel = self._zero_by_solver(names, cones, basis, relaxed=False)
             inner = extended(basis, parallel)
             found = (*parallel, *self._zero_by_solver(names, cones, inner, relaxed=True))
-        if not found and self.prefers("parallelism", "coefficients"):
+        if not found and self.prefers_parallelism:
             return self.skewed_parallel_loops(names, cones, basis)
         return found
 

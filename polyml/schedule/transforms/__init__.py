@@ -13,7 +13,6 @@ from polyml.schedule.transforms.nodes import (
     insert_loops,
     insert_mark,
     insert_sequence,
-    interchange_members,
     loops_of,
     merge_with_child,
     nest_loops,
@@ -22,7 +21,6 @@ from polyml.schedule.transforms.nodes import (
     single_members,
     spliced,
     split_band,
-    tile_band,
     tile_loop,
 )
 
@@ -35,7 +33,6 @@ __all__ = [
     "insert_loops",
     "insert_mark",
     "insert_sequence",
-    "interchange_members",
     "loops_of",
     "merge_with_child",
     "nest_loops",
@@ -44,6 +41,5 @@ __all__ = [
     "single_members",
     "spliced",
     "split_band",
-    "tile_band",
     "tile_loop",
 ]

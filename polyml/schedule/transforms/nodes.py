@@ -24,7 +24,6 @@ __all__ = [
     "insert_loops",
     "insert_mark",
     "insert_sequence",
-    "interchange_members",
     "loops_of",
     "merge_with_child",
     "nest_loops",
@@ -33,7 +32,6 @@ __all__ = [
     "single_members",
     "spliced",
     "split_band",
-    "tile_band",
     "tile_loop",
 ]
 
@@ -132,28 +130,6 @@ def insert_mark(node: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
 def split_band(band: isl.ScheduleNode, position: int) -> isl.ScheduleNode:
     """The first `position` members in a band above the others. *Returns* the upper one."""
     return band.band_split(position)
-
-
-def interchange_members(band: isl.ScheduleNode, order: Sequence[int]) -> isl.ScheduleNode:
-    """One band with its members in another order.
-
-    Args:
-        order: old position per new one, a permutation.
-    """
-    loops = loops_of(band)
-    permutable = band.band_get_permutable()
-    assert sorted(order) == list(range(len(loops))), "internal: the new order of a band is no permutation"
-    return insert_band(band.delete(), [loops[k] for k in order], permutable=permutable)
-
-
-def tile_band(band: isl.ScheduleNode, sizes: Sequence[int]) -> isl.ScheduleNode:
-    """A band over tiles (values in iterations, not in tiles) above the band itself. *Returns* the tile band.
-
-    Args:
-        sizes: iterations per tile and member, >= 1.
-    """
-    tiles = [tile_loop(loop, size) for loop, size in zip(loops_of(band), sizes, strict=True)]
-    return insert_band(band, tiles, permutable=band.band_get_permutable())
 
 
 def merge_with_child(band: isl.ScheduleNode) -> isl.ScheduleNode:

@@ -10,7 +10,7 @@ from polyml.codegen.passes.unrolling.jam import jam
 from polyml.codegen.passes.vectors.in_turn import IN_TURN, is_long
 from polyml.codegen.passes.vectors.overlap import may_run_twice
 from polyml.codegen.passes.vectors.privatize import Accumulators, Partial, private_body
-from polyml.codegen.passes.vectors.streams import Leads
+from polyml.codegen.passes.vectors.streams import LINE, Leads
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
@@ -22,9 +22,6 @@ __all__ = ["VectorPlan", "loops_of", "plan_parts", "with_lanes"]
 
 _INDEPENDENT = 4
 """Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
-
-_LINE = 64
-"""Bytes of a cache line."""
 
 _STRIP = 32
 """A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
@@ -63,7 +60,7 @@ def plan_parts(
         most = ranges.highest(span)
         vectors = 1 if most is not None and most < _STRIP * width else vectors
     # Masks as wide as a line cost nothing; of vectors shorter than that they are vectors themselves (AVX2).
-    twice = trips is not None and trips >= width and not sums and 2 * vector_bytes <= _LINE and may_run_twice(loop)
+    twice = trips is not None and trips >= width and not sums and 2 * vector_bytes <= LINE and may_run_twice(loop)
     head = leads.before_aligned(loop, ranges, width, vector_bytes, sums=sums, twice=twice)
     if head is not None:
         start = loop.lower + head

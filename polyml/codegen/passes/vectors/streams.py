@@ -24,7 +24,10 @@ from polyml.records import dataclass
 from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine, weighted_sum
 
-__all__ = ["Leads", "flat_element", "is_zero"]
+__all__ = ["LINE", "Leads", "flat_element", "is_zero"]
+
+LINE = 64
+"""Bytes of a cache line, to tell how often a vector crosses one."""
 
 LONG = 16
 """A row of fewer vectors than this is not worth a first one under a mask, for streaming stores."""
@@ -120,7 +123,7 @@ class Leads:
             return None
         residue = _residue(flat, loop, width)
         moving = residue - residue.constant
-        if variable.dtype.itemsize * width != vector_bytes or vector_bytes < _LINE or ranges.multiple(moving) % width:
+        if variable.dtype.itemsize * width != vector_bytes or vector_bytes < LINE or ranges.multiple(moving) % width:
             return None
         self._columns = True
         return self._before(variable, affine(residue.constant), width, vector_bytes)
@@ -178,8 +181,8 @@ class Leads:
         """The same for most of the accesses of a loop over data in cache; None when less than half of them can be aligned at once."""
         most, strip = ranges.highest(loop.upper - loop.lower), ranges.constant(loop.upper - loop.lower) is None
         least = LONG_OVERLAPPING if twice and not strip else LONG_UNDER_VECTORS
-        least = LONG_IN_CACHE if strip or vector_bytes >= _LINE else least
-        if most is None or most < least * width or 2 * vector_bytes < _LINE:
+        least = LONG_IN_CACHE if strip or vector_bytes >= LINE else least
+        if most is None or most < least * width or 2 * vector_bytes < LINE:
             return None
         weights: Counter[Affine] = Counter()
         owners: dict[Affine, Variable] = {}
@@ -200,7 +203,7 @@ class Leads:
             return None
         ((residue, weight),) = weights.most_common(1)
         # Of rows too short for masked ends, those with two aligned accesses for each that is not: an aligned vector saves the one's lines and costs the other's.
-        short = vector_bytes < _LINE and not strip and most < LONG_UNDER_VECTORS * width
+        short = vector_bytes < LINE and not strip and most < LONG_UNDER_VECTORS * width
         enough = 3 * weight >= 2 * total if short else 2 * weight >= total
         return self._before(owners[residue], residue, width, vector_bytes) if enough else None
 
@@ -209,7 +212,7 @@ class Leads:
         accesses = [a for a in _accesses(loop.body) if a[1]]
         assigns = [node for node in walk_nodes(loop.body) if isinstance(node, Assign)]
         work = sum(operations_of(node.value) + 1 for node in assigns)
-        if trips < LONG_SUM * width or 2 * vector_bytes < _LINE or work > LIGHT * len(accesses):
+        if trips < LONG_SUM * width or 2 * vector_bytes < LINE or work > LIGHT * len(accesses):
             return None
         if {node.reduction for node in assigns} - {None} != {"sum"}:  # extrema look for NaN at the end of each loop
             return None
@@ -244,10 +247,6 @@ class Leads:
         return self.found[key]
 
 
-_LINE = 64
-"""Bytes of a cache line, to tell how often a vector crosses one."""
-
-
 def _residue(flat: Affine, loop: For, width: int) -> Affine:
     """The first iteration's element, up to multiples of the width."""
     first = flat + loop.lower - affine(loop.variable)
@@ -277,7 +276,7 @@ def _has_whole_lines(variable: Variable) -> bool:
     if not variable.shape or variable.strides is not None:
         return False
     last = variable.shape[-1]
-    return gcd(last.constant, *(c for _, c in last.terms)) * variable.dtype.itemsize % _LINE == 0
+    return gcd(last.constant, *(c for _, c in last.terms)) * variable.dtype.itemsize % LINE == 0
 
 
 def _streamed(nodes: tuple[Node, ...]) -> list[Place]:

@@ -115,9 +115,7 @@ class _Rewriter:
             parts = [sources[-1].at(q * (width // factor)) for q in range(factor)]
             ops.append(_elementwise(equation, result, parts))
             sources.append(_Source(Read(result.name, tuple(map(affine, equation.left)), result.dtype), window.left))
-        values = [
-            sources[level].at(offset) for level, offset in _pieces(window.length, widths, factor, overlap=overlap)
-        ]
+        values = [sources[level].at(offset) for level, offset in _pieces(window.length, widths, overlap=overlap)]
         return [*ops, _elementwise(equation, equation.result, values)]
 
     def one_by_one(self, equation: Equation, window: _Window, known: isl.Set) -> list[Op]:
@@ -317,7 +315,7 @@ def _best_factor(length: int, overlap: bool) -> int:
 
 def _cost(length: int, factor: int, overlap: bool) -> int:
     widths = _widths(length, factor)
-    pieces = sum(1 for _ in _pieces(length, widths, factor, overlap=overlap))
+    pieces = sum(1 for _ in _pieces(length, widths, overlap=overlap))
     return (len(widths) - 1) * (factor - 1 + _STORE) + pieces - 1
 
 
@@ -328,7 +326,7 @@ def _widths(length: int, factor: int) -> list[int]:
     return widths
 
 
-def _pieces(length: int, widths: list[int], factor: int, *, overlap: bool) -> Iterator[tuple[int, int]]:
+def _pieces(length: int, widths: list[int], *, overlap: bool) -> Iterator[tuple[int, int]]:
     """The windows that make one of the whole length: their levels, and where they begin."""
     widest = widths[-1]
     if overlap:
