@@ -102,7 +102,8 @@ def test_results(size: tuple[int, int], options: dict[str, object], source: str)
 
 def loops(source: str, rows: int, columns: int, **options: object) -> list[str]:
     """The loops around the recurrence's first statement, outermost first; those over columns as "k"."""
-    given, _, _ = arguments(source, rows, columns)
+    x, g = np.empty((rows, columns)), np.empty(columns)
+    given = [np.empty((3, rows, columns))] if source == BATCHES else [x, g] if "g:" in source else [x]
     text = polyml.einsum(source, **{"target": LARGE, **options}).lower(*given).text("loops")  # type: ignore[arg-type]
     found: list[tuple[int, str]] = []
     for line in text.splitlines():

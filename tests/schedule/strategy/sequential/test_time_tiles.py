@@ -35,6 +35,11 @@ def grids(*shape: int, count: int = 2, dtype: type = np.float64) -> list[NDArray
     return [rng.random(shape).astype(dtype) for _ in range(count)]
 
 
+def unread(*shape: int, count: int = 2) -> list[NDArray[np.floating]]:
+    """For code that is looked at only."""
+    return [np.empty(shape) for _ in range(count)]
+
+
 JACOBI_1D = """
 def f(T: int, A: f64["N"], B: f64["N"]):
     for t in range(T):
@@ -224,32 +229,32 @@ def sizes_of(text: str, *arguments: object, **fields: int) -> str:
 
 
 def test_sizes_follow_from_the_caches() -> None:
-    large = (100, *grids(1300, 1300))
+    large = (100, *unread(1300, 1300))
     double = JACOBI_2D.replace("f32", "f64")
     assert sizes_of(double, *large) == "time tiles: t by 48, i by 16, j by 128"
     assert sizes_of(double, *large, l1_bytes=96 * 1024) == "time tiles: t by 96, i by 32, j by 128"
-    assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), l1_bytes=32 * 1024).endswith("i by 8, j by 128")
+    assert sizes_of(FDTD, *unread(1000, 1200, count=3), np.zeros(60), l1_bytes=32 * 1024).endswith("i by 8, j by 128")
     # Shorter vectors: strips of as many lines, not of as many vectors, where eight rows leave room for them.
     narrow = {"vector_bytes": 32, "l1_bytes": 32 * 1024}
     assert sizes_of(double, *large, **narrow) == "time tiles: t by 24, i by 8, j by 128"
-    assert sizes_of(double, 100, *grids(600, 140), **narrow).endswith("i by 8, j by 128")
-    assert sizes_of(FDTD, *grids(1000, 1200, count=3), np.zeros(60), **narrow).endswith("i by 8, j by 104")
-    assert sizes_of(double, 100, *grids(70, 70)) == ""  # it stays in L1 from step to step
-    assert sizes_of(HEAT_3D, 100, *grids(120, 120, 120)).endswith(
+    assert sizes_of(double, 100, *unread(600, 140), **narrow).endswith("i by 8, j by 128")
+    assert sizes_of(FDTD, *unread(1000, 1200, count=3), np.zeros(60), **narrow).endswith("i by 8, j by 104")
+    assert sizes_of(double, 100, *unread(70, 70)) == ""  # it stays in L1 from step to step
+    assert sizes_of(HEAT_3D, 100, *unread(120, 120, 120)).endswith(
         "t by 16, j by 32, i by 4"
     )  # the rows that are jammed
     caches = {"l1_bytes": 32 * 1024, "l2_bytes": 1024 * 1024}
-    assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **caches).endswith("j by 20, i by 4")  # in a quarter of L2
-    assert sizes_of(HEAT_3D, 100, *grids(200, 200, 200), **{**caches, "l2_bytes": 256 * 1024}) == ""
+    assert sizes_of(HEAT_3D, 100, *unread(200, 200, 200), **caches).endswith("j by 20, i by 4")  # in a quarter of L2
+    assert sizes_of(HEAT_3D, 100, *unread(200, 200, 200), **{**caches, "l2_bytes": 256 * 1024}) == ""
     caches["l2_bytes"] = 512 * 1024
-    assert sizes_of(SEIDEL.replace("f32", "f64"), 100, *grids(2000, 2000, count=1), **caches).endswith("i by 8")
-    assert sizes_of(SEIDEL.replace("f32", "f64"), 100, *grids(2400, 2400, count=1), **caches) == ""
+    assert sizes_of(SEIDEL.replace("f32", "f64"), 100, *unread(2000, 2000, count=1), **caches).endswith("i by 8")
+    assert sizes_of(SEIDEL.replace("f32", "f64"), 100, *unread(2400, 2400, count=1), **caches) == ""
     assert sizes_of(SIXTH_ORDER, *large) == "time tiles: t by 16, i by 16, j by 128"
     in_place = IN_PLACE.replace("range(9)", "range(100)").replace("f32", "f64")  # to a second place and back
     assert sizes_of(in_place, large[1]) == "time tiles: t_pair by 50, i by 16, j by 128"  # all 50 pairs
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
-    assert sizes_of(history, *grids(3, 1_000_000, count=1)) == ""  # too few steps
+    assert sizes_of(history, *unread(3, 1_000_000, count=1)) == ""  # too few steps
 
 
 def test_threads_get_as_many_steps_each() -> None:
@@ -258,7 +263,7 @@ def test_threads_get_as_many_steps_each() -> None:
         if known:
             text = text.replace("T: int, ", "").replace("range(T)", f"range({count})")
         target = pm.Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1024 * 1024)
-        arguments = grids(1300, 1300) if known else [count, *grids(1300, 1300)]
+        arguments = unread(1300, 1300) if known else [count, *unread(1300, 1300)]
         explained = pm.einsum(text, target=target, threads=threads).lower(*arguments).explain()
         return re.findall(r"time tiles: t by (\d+)", explained)[0]
 
@@ -272,7 +277,7 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
 
     def jams(target: pm.Target, size: int) -> tuple[int, int]:
         program = pm.einsum(JACOBI_2D.replace("f32", "f64"), target=target, threads=1)
-        tree = program.lower(100, *grids(size, size)).text("schedule")
+        tree = program.lower(100, *unread(size, size)).text("schedule")
         return tree.count("jam:4"), tree.count("jam:2")
 
     few = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=16)
@@ -304,7 +309,7 @@ def f(T: int, a: f64["N M"], b: f64["N M"]):
     return a
 """
         program = pm.einsum(text, target=target, threads=1, precise=precise)
-        tree = program.lower(100, *grids(1300, 1300)).text("schedule")
+        tree = program.lower(100, *unread(1300, 1300)).text("schedule")
         return tree.count("jam:4"), tree.count("jam:2")
 
     assert jams(weighed=False) == (2, 0)
