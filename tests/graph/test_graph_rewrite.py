@@ -462,7 +462,7 @@ def f(x: f32["9 M"], i: i64["1"], y: f32["M"], z: f32["M"], T: int):
     return y
 """
     x, index, y = np.ones((9, 4), np.float32), np.zeros(1, np.int64), np.ones(4, np.float32)
-    ops = polyml.einsum(text).lower(x, index, y, y.copy(), 6).stages.graph.ops
+    ops = polyml.einsum(text).trace(x, index, y, y.copy(), 6).ops
     makers = [op.result.name for op in ops if isinstance(op, Equation)]
     assert ("g" in makers) == ahead
 

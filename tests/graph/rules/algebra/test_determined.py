@@ -34,7 +34,7 @@ def test_indices_that_others_determine_go(condition: str, place: str) -> None:
     i, j = np.indices(c.shape)
     where = eval(" & ".join(f"({part})" for part in condition.split(" and ")), {"i": i, "j": j, "N": 20})
     text = ELEMENTS.format(condition)
-    lines = polyml.einsum(text).lower(a, c).text("graph").splitlines()
+    lines = str(polyml.einsum(text).trace(a, c)).splitlines()
     assert lines[-2].strip().split("   ")[0] == place
     for assignment, before in (("=", 0), ("+=", 2 * a)):
         f = polyml.einsum(text.replace("] = c", f"] {assignment} c"), dynamic=assignment == "+=")

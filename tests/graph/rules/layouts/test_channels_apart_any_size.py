@@ -84,7 +84,7 @@ def names(source: str) -> tuple[str, ...]:
 
 def rewritten(source: str, h: int, w: int, dynamic: bool | tuple[str, ...]) -> Graph:
     """The graph as it is compiled for machines with vectors of 64 bytes."""
-    graph: Graph = polyml.einsum(source, dynamic=dynamic, target=WIDE).lower(*whole(source, h, w)).stages.graph
+    graph: Graph = polyml.einsum(source, dynamic=dynamic, target=WIDE).trace(*whole(source, h, w))
     return graph
 
 
@@ -112,7 +112,7 @@ def test_any_number_of_pixels(source: str, shape: tuple[int, int]) -> None:
 def test_whole(source: str) -> None:
     channels = 5 if " 5" in source else 3
     x, y, a = np.ones((60, 60, channels), "f4"), np.ones((60, 60, channels), "f4"), np.ones((60, 60), "f4")
-    assert len(equations(polyml.einsum(source, dynamic=PIXELS, target=WIDE).lower(x, y, a).stages.graph)) == 1
+    assert len(equations(polyml.einsum(source, dynamic=PIXELS, target=WIDE).trace(x, y, a))) == 1
 
 
 def test_rows_that_are_short_in_a_large_call() -> None:
@@ -148,4 +148,4 @@ def test_results_of_narrow_numbers(source: str, dtype: str, threads: int) -> Non
 
 @pytest.mark.parametrize("source", [COLOURS, SHORTER])
 def test_against_the_interpreter(source: str) -> None:
-    verify(source, *whole(source, 20, 37), dynamic=names(source))
+    assert verify(source, *whole(source, 20, 37), dynamic=names(source))

@@ -41,7 +41,7 @@ def test_results(form: str, kind: str) -> None:
 def test_each_remainder_has_an_equation() -> None:
     for form, parts in (("rope", 2), ("by a sign", 2), ("four", 4), ("seven", 1)):
         value, count = FORMS[form]
-        text = polyml.einsum(program(value, "f32")).lower(*arguments("f32", 4, 20 * count, count)).text("graph")
+        text = str(polyml.einsum(program(value, "f32")).trace(*arguments("f32", 4, 20 * count, count)))
         assert sum(" = " in line for line in text.splitlines()) == parts, text
         assert ("where" in text or "%" in text) == (parts == 1), text
 

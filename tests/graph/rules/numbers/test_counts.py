@@ -88,5 +88,5 @@ def test_results(source: str, name: str) -> None:
 
 def test_sizes_that_are_not_known() -> None:
     """How many terms there are may be anything."""
-    made = polyml.einsum(ROWS.format(t="u8"), dynamic=True).lower(values("u8", (3, 100))).stages.graph
+    made = polyml.einsum(ROWS.format(t="u8"), dynamic=True).trace(values("u8", (3, 100)))
     assert all(op.result.dtype.name == "i64" for op in made.ops if isinstance(op, Equation))

@@ -94,7 +94,7 @@ def test_depths_and_machines(depth: int, target: str) -> None:
     ],
 )
 def test_which_products_are_taken_together(types: tuple[str, str], target: Target, op: str) -> None:
-    text = program("matrices", types, target=target).lower(*arguments("matrices", types, SIZES)).text("graph")
+    text = str(program("matrices", types, target=target).trace(*arguments("matrices", types, SIZES)))
     assert [name for name in ("dot_i8", "dot_i16") if name in text] == ([op] if op else [])
 
 
@@ -160,7 +160,7 @@ def test_windows_with_padding(types: tuple[str, str], step: int, first: int) -> 
     layer = polyml.einsum(source, verify=step == 2)
     np.testing.assert_array_equal(layer(x, y), want)
     np.testing.assert_array_equal(layer.bind(y=y)(x), want)
-    text = polyml.einsum(source, target=FOUR).lower(x, y).text("graph")
+    text = str(polyml.einsum(source, target=FOUR).trace(x, y))
     assert "dot_i" in text
     assert "_padded[" in text
 
@@ -172,7 +172,7 @@ def f(x: i8["A K"], y: i8["K B"]):
     return z
 """
     x, y = arguments("matrices", ("i8", "i8"), SIZES)
-    assert "dot_i" not in polyml.einsum(source, target=FOUR).lower(x, y).text("graph")
+    assert "dot_i" not in str(polyml.einsum(source, target=FOUR).trace(x, y))
     kept = np.arange(77) <= np.arange(35)[:, None] + 40
     want = (x.astype(np.int64) * kept) @ y.astype(np.int64)
     np.testing.assert_array_equal(polyml.einsum(source)(x, y), want)

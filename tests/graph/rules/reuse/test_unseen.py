@@ -20,7 +20,7 @@ SUMS = MIRRORED.replace("2.0 * x[0, i] * x[0, j]", "sum[k](x[k, i] * x[k, j]) / 
 
 
 def graph_of(source: str) -> str:
-    return polyml.einsum(source).lower(np.ones((7, 20))).text("graph")
+    return str(polyml.einsum(source).trace(np.ones((7, 20))))
 
 
 def test_a_fill_without_an_element_left_is_gone() -> None:

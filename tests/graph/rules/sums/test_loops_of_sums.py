@@ -51,7 +51,7 @@ def test_the_same_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *LOOPS])
 def test_which_loops_are_left(name: str) -> None:
-    text = function((PROGRAMS | LOOPS)[name]).lower(*arguments()).text("graph")
+    text = str(function((PROGRAMS | LOOPS)[name]).trace(*arguments()))
     # The bounds of a loop inside are numbers, too.
     assert (" in range(" in text) == (name in LOOPS or name in ("triangular", "subtracted"))
 

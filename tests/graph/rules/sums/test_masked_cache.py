@@ -50,7 +50,7 @@ def exact(q: np.ndarray, k: np.ndarray, v: np.ndarray, kept: np.ndarray) -> np.n
 
 
 def graph(source: str, n: int) -> str:
-    return polyml.einsum(source).lower(*operands(), n).text("graph")
+    return str(polyml.einsum(source).trace(*operands(), n))
 
 
 @pytest.mark.parametrize("mask", KEPT)

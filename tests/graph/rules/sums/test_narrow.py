@@ -27,7 +27,7 @@ def operands(n: int) -> list[np.ndarray]:
 
 
 def test_exponentials_ahead_of_a_product_are_of_the_half() -> None:
-    text = polyml.einsum(HALF).lower(*operands(50)).text("graph")
+    text = str(polyml.einsum(HALF).trace(*operands(50)))
     (line,) = (line for line in text.splitlines() if "= exp(" in line)
     assert "i1 <= i0" in line
 
@@ -35,13 +35,13 @@ def test_exponentials_ahead_of_a_product_are_of_the_half() -> None:
 @pytest.mark.parametrize(("part", "half"), [("j <= i", True), ("j < 7", False)])
 def test_a_box_stays_whole(part: str, half: bool) -> None:
     more = " + max[j, j <= i](s[i, j])" if half else " + max[j, j < 7](s[i, j])"
-    text = polyml.einsum(SCORES.format(part=part, more=more)).lower(*operands(50)[:2]).text("graph")
+    text = str(polyml.einsum(SCORES.format(part=part, more=more)).trace(*operands(50)[:2]))
     line = next(line for line in text.splitlines() if "sum_d" in line)
     assert ("j <= i" in line) == half
 
 
 def test_an_element_that_is_read_elsewhere_is_made() -> None:
-    text = polyml.einsum(SCORES.format(part="j <= i", more=" + s[0, i]")).lower(*operands(50)[:2]).text("graph")
+    text = str(polyml.einsum(SCORES.format(part="j <= i", more=" + s[0, i]")).trace(*operands(50)[:2]))
     line = next(line for line in text.splitlines() if "sum_d" in line)
     assert "j <= i" not in line
 

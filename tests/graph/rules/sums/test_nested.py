@@ -106,7 +106,7 @@ def test_compiled(threads: int) -> None:
 def text_of(source: str, *shapes: tuple[int, ...]) -> str:
     """The graph of a kernel for any sizes, asked for by a call with these shapes."""
     arguments = [values(*shape, dtype="f8") for shape in shapes]
-    return graph_text(polyml.einsum(source, dynamic=True).lower(*arguments).stages.graph)
+    return graph_text(polyml.einsum(source, dynamic=True).trace(*arguments))
 
 
 THREE = 'def f(a: f64["I J"], b: f64["J K"], c: f64["K L"]):\n    y[i, l] = a[i, j] * b[j, k] * c[k, l]\n    return y\n'

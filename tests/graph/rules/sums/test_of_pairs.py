@@ -51,12 +51,12 @@ def arguments(rows: int, length: int, dtype: str = "f8") -> list[np.ndarray]:
 
 @pytest.mark.parametrize("body", [*SUMS.values(), *EXTREMA.values()], ids=[*SUMS, *EXTREMA])
 def test_loops(body: str) -> None:
-    assert " in range(" in program(body).lower(*arguments(20, 20)).text("graph")
+    assert " in range(" in str(program(body).trace(*arguments(20, 20)))
 
 
 @pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
 def test_others_stay(body: str) -> None:
-    assert " in range(" not in program(body).lower(*arguments(20, 20)).text("graph")
+    assert " in range(" not in str(program(body).trace(*arguments(20, 20)))
 
 
 @pytest.mark.parametrize("body", [*SUMS.values(), *EXTREMA.values(), *OTHERS.values()], ids=[*SUMS, *EXTREMA, *OTHERS])
@@ -80,8 +80,8 @@ def test_whole_numbers_wrap() -> None:
 
 def test_sums_as_written() -> None:
     """With precise=True sums of floats stay; extrema round nothing."""
-    assert " in range(" not in program(SUMS["of one row"], precise=True).lower(*arguments(20, 20)).text("graph")
-    assert " in range(" in program(EXTREMA["largest fall"], precise=True).lower(*arguments(20, 20)).text("graph")
+    assert " in range(" not in str(program(SUMS["of one row"], precise=True).trace(*arguments(20, 20)))
+    assert " in range(" in str(program(EXTREMA["largest fall"], precise=True).trace(*arguments(20, 20)))
 
 
 @pytest.mark.parametrize("body", EXTREMA.values(), ids=EXTREMA)

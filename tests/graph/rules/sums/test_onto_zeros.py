@@ -18,7 +18,7 @@ def f(x: f64["C N"], w: f64["C R"]):
 
 
 def graph_of(source: str, *args: np.ndarray) -> str:
-    return polyml.einsum(source).lower(*args).text("graph")
+    return str(polyml.einsum(source).trace(*args))
 
 
 def arguments(terms: int = 5, size: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ def f(a: f64["N N"], b: f64["N M"]):
 
 def graph_of(source: str, *, columns: int = 40, **options: bool) -> str:
     a, b = np.ones((20, 20)), np.ones((20, columns))
-    return polyml.einsum(source, **options).lower(a, b).text("graph")
+    return str(polyml.einsum(source, **options).trace(a, b))
 
 
 def test_halves_of_a_symmetric_matrix_become_one() -> None:

@@ -39,7 +39,7 @@ def scattered(x: Array, w: Array, s: int, e: int, y: Array | None = None) -> Arr
 
 def is_gathered(source: str, *args: object, **options: object) -> bool:
     """Whether no sum of the program is into windows."""
-    text = polyml.einsum(source, **options).lower(*args).text("graph")  # type: ignore[arg-type]
+    text = str(polyml.einsum(source, **options).trace(*args))  # type: ignore[arg-type]
     return "sum_" in text
 
 

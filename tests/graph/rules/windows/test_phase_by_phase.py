@@ -29,7 +29,7 @@ def numbers(*shape: int) -> Array:
 def phases(source: str, *args: Array, **options: object) -> int:
     """Convolutions that there are, on a machine of full vectors."""
     options = {"target": Target("x86-64-v4"), **options}
-    lines = polyml.einsum(source, **options).lower(*args).text("graph").splitlines()  # type: ignore[arg-type]
+    lines = str(polyml.einsum(source, **options).trace(*args)).splitlines()  # type: ignore[arg-type]
     return sum("_padded" in line and " sum_" in line for line in lines)
 
 
@@ -80,7 +80,7 @@ def test_filters_that_are_not_finite_stay_where_they_belong(bad: float) -> None:
 def test_the_graph_means_the_same() -> None:
     x, w = numbers(1, 64, 24, 23), numbers(64, 48, 3, 3)
     w[0, 0, 1, 1] = np.inf
-    graph = polyml.einsum(FIRST.format(t="f64", s=2), target=Target("x86-64-v4")).lower(x, w).stages.graph
+    graph = polyml.einsum(FIRST.format(t="f64", s=2), target=Target("x86-64-v4")).trace(x, w)
     verify(graph)
     for filters in (w, np.nan_to_num(w, posinf=2)):
         with np.errstate(all="ignore"):

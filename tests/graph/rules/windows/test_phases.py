@@ -49,7 +49,7 @@ def arguments(shape: tuple[int, ...], dtype: str = "f8") -> tuple[Array, Array]:
 
 
 def text(source: str, *args: Array, **options: object) -> str:
-    return polyml.einsum(source, **options).lower(*args).text("graph")  # type: ignore[arg-type]
+    return str(polyml.einsum(source, **options).trace(*args))  # type: ignore[arg-type]
 
 
 def is_convolved(source: str, *args: Array, **options: object) -> bool:
@@ -147,7 +147,7 @@ def test_the_graph_means_the_same() -> None:
     x, w = arguments((1, 36, 22, 21, 20, 4, 4))
     w[0, 0, 1, 1] = np.inf
     source = FIRST.format(t="f64", s=2)
-    graph = polyml.einsum(source).lower(x, w).stages.graph
+    graph = polyml.einsum(source).trace(x, w)
     verify(graph)
     for filters in (w, np.nan_to_num(w, posinf=2)):
         with np.errstate(all="ignore"):

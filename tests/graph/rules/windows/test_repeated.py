@@ -50,7 +50,7 @@ def convolved(u: Array, w: Array) -> Array:
 
 def is_spread(source: str, *args: Array, **options: object) -> bool:
     options = {"target": Target("x86-64-v3"), **options}
-    return "_added" in polyml.einsum(source, **options).lower(*args).text("graph")  # type: ignore[arg-type]
+    return "_added" in str(polyml.einsum(source, **options).trace(*args))  # type: ignore[arg-type]
 
 
 @pairwise(

@@ -21,7 +21,7 @@ def arguments(shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:
 
 
 def graph_of(source: str, *args: Array, **options: object) -> str:
-    return polyml.einsum(source, **options).lower(*args).text("graph")  # type: ignore[arg-type]
+    return str(polyml.einsum(source, **options).trace(*args))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 6])
