@@ -9,7 +9,7 @@ import islpy as isl
 from polyml.expressions import Read, Subscript, variables_in
 from polyml.graph.ir import Equation, Tensor
 from polyml.sets.affine import Affine
-from polyml.sets.spaces import parameters_text
+from polyml.sets.boxes import box
 
 __all__ = ["all_elements", "elements_at", "elements_read"]
 
@@ -17,10 +17,7 @@ __all__ = ["all_elements", "elements_at", "elements_read"]
 def all_elements(tensor: Tensor) -> isl.Set:
     """The box of a tensor's subscripts."""
     names = [f"e{d}" for d in range(len(tensor.shape))]
-    limits = [f"0 <= {name} < {n.isl_text()}" for name, n in zip(names, tensor.shape, strict=True)]
-    sizes = sorted(variables_in(tensor.shape))
-    where = f" : {' and '.join(limits)}" if limits else ""
-    return isl.Set(f"{parameters_text(sizes)}{{ [{', '.join(names)}]{where} }}")
+    return box("", names, dict(zip(names, tensor.shape, strict=True)), sorted(variables_in(tensor.shape)))
 
 
 def elements_read(equation: Equation, read: Read) -> isl.Set:

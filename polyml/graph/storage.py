@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import islpy as isl
-
 from polyml.expressions import Read
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import read_names, results_of, tensors_of
 from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.sets.affine import affine
-from polyml.sets.spaces import parameters_text
+from polyml.sets.boxes import box
 
 __all__ = ["assign_storage", "settle_results"]
 
@@ -84,9 +82,7 @@ class _Copies:
         name = underscored(wish, self.tensors)
         result = self.tensors[name] = replace(source, name=name)
         indices = tuple(f"e{d}" for d in range(len(source.shape)))
-        limits = [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(indices, source.shape, strict=True)]
-        where = f" : {' and '.join(limits)}" if limits else ""
-        domain = isl.Set(f"{parameters_text(self.sizes)}{{ {name}[{', '.join(indices)}]{where} }}")
+        domain = box(name, indices, dict(zip(indices, source.shape, strict=True)), self.sizes)
         places = tuple(affine(e) for e in indices)
         body = Read(source.name, places, source.dtype)
         ops.append(Equation(result=result, indices=indices, domain=domain, target=places, body=body))

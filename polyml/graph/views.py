@@ -15,10 +15,11 @@ from polyml.expressions import Expr, Read, map_reads, reads_of
 from polyml.graph.edit import with_name
 from polyml.graph.ir import Equation, Tensor
 from polyml.graph.region import Region
-from polyml.graph.rules.boxes import box, hull, reach
+from polyml.graph.rules.boxes import hull, reach
 from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.shapes import row_major_strides
 
 __all__ = ["View", "viewed"]

@@ -7,7 +7,7 @@ is computed where a mark asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 
 import islpy as isl
@@ -16,10 +16,10 @@ from polyml.errors import IllegalScheduleError, Violation
 from polyml.expressions import Subscript
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names
+from polyml.schedule.tree import Kind, Member, kind_of, mark_name, members, set_names
 from polyml.scop.scop import Scop
-from polyml.sets.affine import Affine
-from polyml.sets.spaces import sets_of
+from polyml.sets.affine import Affine, affine
+from polyml.sets.spaces import maps_of, sets_of
 
 __all__ = ["check", "check_tree", "instance_text"]
 
@@ -57,7 +57,10 @@ def check_tree(
         raise IllegalScheduleError("the schedule's instances are not those of the region")
     strict = validity if relax_reductions else validity.union(reduction)
     relaxed = reduction if relax_reductions else isl.UnionMap.empty(reduction.get_space())
-    _Walk(scop, kinds or {"reduction": reduction}, atomic).visit(
+    updates = {
+        (str(m.get_tuple_name(isl.dim_type.in_)), str(m.get_tuple_name(isl.dim_type.out))) for m in maps_of(relaxed)
+    }
+    _Walk(scop, kinds or {"reduction": reduction}, atomic, tuple(sorted(updates))).visit(
         tree.get_root().child(0), strict, None if relaxed.plain_is_empty() else lambda: relaxed, None
     )
 
@@ -68,9 +71,12 @@ _Later = Callable[[], isl.UnionMap] | None
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
+    """updates: the statements of reductions, source and sink."""
+
     scop: Scop
     kinds: Mapping[str, isl.UnionMap]
     atomic: Set[str]
+    updates: tuple[tuple[str, str], ...]
 
     def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later, mark: str | None) -> None:
         """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
@@ -107,15 +113,13 @@ class _Walk:
                 late = strict.subtract(equal).lex_gt_at_multi_union_pw_aff(stages)
                 self._refuse_unless_empty(late, "run at once in a pipelined loop")
             strict = equal
-        if relaxed is None:
-            return strict, None
+        if relaxed is None or self._follows_elements(members(node, self.scop)):
+            return strict, relaxed
         left = _left_by(relaxed, partial)
         if kind in ("parallel", "pipelined", "jam", "block", "vector", "thread", "neighbours"):
-            carried = relaxed().subtract(left())
-            if kind in ("block", "thread") and self.atomic:
-                carried = self._without_atomic(carried)
+            carried = cache(lambda: self._carried(relaxed(), left(), kind))
             if kind in ("parallel", "pipelined", "jam", "block"):
-                self._refuse_unless_empty(carried, f"update one element at once in a {kind} loop")
+                self._refuse_unless_empty(carried(), f"update one element at once in a {kind} loop")
             elif kind in ("vector", "thread") or (mark is not None and "digit" not in mark):
                 # Digits of what one thread owns: it does its copies in order, and has nothing to combine with others.
                 self._require_private(node, carried)
@@ -139,6 +143,11 @@ class _Walk:
             else partial.gist(self.scop.domain)
         )
 
+    def _carried(self, relaxed: isl.UnionMap, left: isl.UnionMap, kind: str) -> isl.UnionMap:
+        """The updates of one element that a band's values tell apart."""
+        carried = relaxed.subtract(left)
+        return self._without_atomic(carried) if kind in ("block", "thread") and self.atomic else carried
+
     def _without_atomic(self, carried: isl.UnionMap) -> isl.UnionMap:
         """The pairs of updates that are not both atomic."""
         together = isl.UnionSet.empty(carried.get_space())
@@ -146,16 +155,44 @@ class _Walk:
             together = together.union(self.scop.statements[name].domain.to_union_set())
         return carried.subtract(carried.intersect_domain(together).intersect_range(together))
 
-    def _require_private(self, band: isl.ScheduleNode, carried: isl.UnionMap) -> None:
+    def _follows_elements(self, loops: Sequence[Member]) -> bool:
+        """Whether the band's values say which element an update goes to, and nothing more: updates of one element, which are all that a reduction relates, have the same ones."""
+        for loop in loops:
+            for source, sink in self.updates:
+                if source in loop.rows and sink in loop.rows:
+                    value = self._by_element(source, loop.rows[source])
+                    if value is None or value != self._by_element(sink, loop.rows[sink]):
+                        return False
+        return True
+
+    def _by_element(self, name: str, row: Affine | None) -> Affine | None:
+        """A row as a function of the element that an update goes to (`e0` for its first subscript); None where it is none."""
+        statement = self.scop.statements[name]
+        argument = statement.argument
+        if row is None or (argument is not None and argument.subscripts != statement.target.subscripts):
+            return None
+        subscripts = enumerate(statement.target.subscripts)
+        places = {s.name: affine(f"e{d}") for d, s in subscripts if isinstance(s, Affine) and s.name is not None}
+        known = places.keys() | set(self.scop.sizes)
+        return row.substitute(places) if row.variables() <= known else None
+
+    def _require_private(self, band: isl.ScheduleNode, carried: Callable[[], isl.UnionMap]) -> None:
         """The reductions that a vector loop carries must go to elements that do not depend on it."""
         loop = members(band, self.scop)[0]
-        for name in set_names(carried.domain()):
-            statement = self.scop.statements[name]
-            row = loop.rows.get(name)
-            moving = set(statement.indices) if row is None else row.variables()
-            targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
-            if not all(_fixed(s, index) for t in targets for s in t.subscripts for index in moving):
-                self._refuse_unless_empty(carried, "update one element from different lanes")
+        names = {name for pair in self.updates for name in pair if name in loop.rows}
+        if all(self._keeps_element(name, loop) for name in names):
+            return
+        pairs = carried()
+        if not all(self._keeps_element(name, loop) for name in set_names(pairs.domain())):
+            self._refuse_unless_empty(pairs, "update one element from different lanes")
+
+    def _keeps_element(self, name: str, loop: Member) -> bool:
+        """Whether a statement goes to the same element in all iterations of a loop."""
+        statement = self.scop.statements[name]
+        row = loop.rows.get(name)
+        moving = set(statement.indices) if row is None else row.variables()
+        targets = [statement.target] if statement.argument is None else [statement.target, statement.argument]
+        return all(_fixed(s, index) for t in targets for s in t.subscripts for index in moving)
 
     def _sequence(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later) -> None:
         filters = [node.child(k).filter_get_filter() for k in range(node.n_children())]

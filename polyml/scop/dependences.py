@@ -159,7 +159,7 @@ class _Collected:
         for write in writes:
             for read in reads:
                 if read.own and read.statement is write.statement:
-                    self._reductions[self._array].append(_forward(self.within(_compose(write, read))))
+                    self._reductions[self._array].append(_forward(_compose(write, read)))
                 elif order[write.statement.name] < order[read.statement.name]:
                     self.flow.append(_compose(write, read))
             for other in writes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import islpy as isl
-
 from polyml.expressions import IndexValue, Read, Subscript, map_reads, walk
 from polyml.new_names import underscored
 from polyml.records import dataclass
@@ -14,9 +12,9 @@ from polyml.scop.products import product_of
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
-from polyml.sets.spaces import parameters_text
+from polyml.sets.boxes import box
 
-__all__ = ["SHORT", "Joining", "as_one_dimension", "box", "box_extents", "joined"]
+__all__ = ["SHORT", "Joining", "as_one_dimension", "box_extents", "joined"]
 
 SHORT = 4
 """Elements of an end from which on it makes blocks of its own: index arithmetic for each row costs more than columns that are idle."""
@@ -42,12 +40,6 @@ def box_extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
     known = scop.context
     whole = box(statement.name, statement.indices, found, scop.sizes)
     return found if whole.intersect_params(known).is_equal(domain.intersect_params(known)) else None
-
-
-def box(name: str, indices: tuple[str, ...], extents: dict[str, Affine], sizes: tuple[str, ...]) -> isl.Set:
-    """The domain of a statement whose indices run from 0 on."""
-    limits = " and ".join(f"0 <= {index} < {extents[index].isl_text()}" for index in indices)
-    return isl.Set(f"{parameters_text(sizes)}{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from math import prod
 
 from polyml.expressions import Read
 from polyml.new_names import underscored
-from polyml.scop.joining import SHORT, Joining, as_one_dimension, box, box_extents
+from polyml.scop.joining import SHORT, Joining, as_one_dimension, box_extents
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 
 __all__ = ["LEAST_COPIED", "with_short_ends"]
 

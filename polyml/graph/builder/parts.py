@@ -10,13 +10,13 @@ import islpy as isl
 from polyml.dtypes import i64
 from polyml.einsum_frontend.proofs import Scope
 from polyml.einsum_frontend.quasi_affine import Constraint
-from polyml.einsum_frontend.ranges import Range
 from polyml.einsum_frontend.typing import Typed, apply, cast, number
-from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, walk
+from polyml.expressions import Const, Expr, IndexValue, Read, Subscript, variables_in, walk
 from polyml.graph.builder.state import State, Variable
 from polyml.graph.ir import Equation, Tensor
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.source import Span
 
 __all__ = ["Path", "copied", "fill", "fold", "image", "index_value", "materialized", "variables_of"]
@@ -62,14 +62,11 @@ def image(subscripts: Sequence[Subscript], variable: Variable, scope: Scope) -> 
 def fill(result: Tensor, value: Expr, span: Span | None) -> Equation:
     """`result[i0, i1, ..] = value` over the whole tensor."""
     names = tuple(f"i{d}" for d in range(len(result.shape)))
-    limits = [f"0 <= {n} < {e.isl_text()}" for n, e in zip(names, result.shape, strict=True)]
-    ranges = tuple(Range(n, limit, 0, None, False) for n, limit in zip(names, limits, strict=True))
-    used = sorted(frozenset[str]().union(*(e.variables() for e in result.shape)))
-    sizes = tuple(Range(name, "", None, None, False) for name in used)
+    extents = dict(zip(names, result.shape, strict=True))
     return Equation(
         result=result,
         indices=names,
-        domain=Scope(sizes, ranges).domain(result.name, names),
+        domain=box(result.name, names, extents, sorted(variables_in(result.shape))),
         target=tuple(affine(n) for n in names),
         body=value,
         span=span,

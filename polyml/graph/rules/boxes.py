@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import islpy as isl
 
 from polyml.expressions import reads_of
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.spaces import parameters_text
 
 __all__ = [
     "any_box",
-    "box",
     "box_extents",
     "holds",
     "hull",
@@ -119,14 +119,6 @@ def _numbers(equation: Equation) -> dict[str, int]:
         if high.is_int():
             found[index] = high.to_python() + 1
     return found
-
-
-def box(
-    name: str, indices: Sequence[str], extents: Mapping[str, int] | Mapping[str, Affine], sizes: Sequence[str] = ()
-) -> isl.Set:
-    """`[sizes] -> { name[indices] }` with each index below its extent."""
-    limits = " and ".join(f"0 <= {index} < {affine(extents[index]).isl_text()}" for index in indices)
-    return isl.Set(f"{parameters_text(sizes)}{{ {name}[{', '.join(indices)}] : {limits or 'true'} }}")
 
 
 def holds(value: Affine, graph: Graph) -> bool:

@@ -16,11 +16,12 @@ from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitu
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.algebra.polynomials import multiplied_powers, power_by_index
-from polyml.graph.rules.boxes import box, whole_box
+from polyml.graph.rules.boxes import whole_box
 from polyml.graph.rules.layouts.elements_apart import element_parts, row_gaps, spot
 from polyml.graph.traverse import tensors_of
 from polyml.ops import REDUCTIONS
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.turns import MOST_BETWEEN, shuffles
 
 __all__ = ["part_channels"]

@@ -13,10 +13,11 @@ from polyml.dtypes import DType, i16, i32, u16
 from polyml.expressions import Apply, IndexValue, Read, walk
 from polyml.graph.edit import new_tensor, replace_equations, with_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.boxes import box_extents
 from polyml.graph.rules.numbers.short_numbers import Range, fits, in_type, range_of, widest_read
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import affine
+from polyml.sets.boxes import box
 
 __all__ = ["count_narrowly"]
 

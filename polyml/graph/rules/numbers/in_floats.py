@@ -15,11 +15,12 @@ from polyml.dtypes import f32
 from polyml.expressions import Apply, Read
 from polyml.graph.edit import new_tensor, replace_equations, with_name
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, hull_extents
+from polyml.graph.rules.boxes import hull_extents
 from polyml.graph.rules.numbers.short_numbers import range_of
 from polyml.graph.rules.reuse.ahead import USES_SHORT
 from polyml.graph.traverse import tensors_of
 from polyml.sets.affine import affine
+from polyml.sets.boxes import box
 from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["sum_in_floats"]

@@ -22,12 +22,13 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indic
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.boxes import box_extents
 from polyml.graph.rules.windows.padding import with_padding
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["pair_products"]

@@ -12,7 +12,7 @@ from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, is_cheap
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
-from polyml.sets.spaces import parameters_text
+from polyml.sets.boxes import box
 
 __all__ = ["share_equal"]
 
@@ -95,10 +95,8 @@ def _copy(equation: Equation, first: Tensor) -> Equation:
     if equation.reduce is None and is_cheap(equation.body):
         return equation
     elements = tuple(f"e{d}" for d in range(len(first.shape)))
-    limits = [f"0 <= {e} < {n.isl_text()}" for e, n in zip(elements, first.shape, strict=True)]
-    sizes = sorted(variables_in(first.shape))
-    where = f" : {' and '.join(limits)}" if limits else ""
-    domain = isl.Set(f"{parameters_text(sizes)}{{ {equation.result.name}[{', '.join(elements)}]{where} }}")
+    extents = dict(zip(elements, first.shape, strict=True))
+    domain = box(equation.result.name, elements, extents, sorted(variables_in(first.shape)))
     places = tuple(affine(e) for e in elements)
     return Equation(
         result=equation.result,

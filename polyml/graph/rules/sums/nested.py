@@ -19,7 +19,7 @@ from itertools import combinations
 from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.builder.parts import variables_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
-from polyml.graph.rules.boxes import any_box, box
+from polyml.graph.rules.boxes import any_box
 from polyml.graph.rules.sums.factors_ahead import left_to_multiply
 from polyml.graph.sum_order import first_sum
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
@@ -27,6 +27,7 @@ from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.weighed import Term, Weighed, term, total
 
 __all__ = ["Nesting", "nest_sums", "nested"]

@@ -19,11 +19,12 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, factors_of,
 from polyml.graph.builder.parts import variables_of
 from polyml.graph.edit import protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import any_box, box
+from polyml.graph.rules.boxes import any_box
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, equation_reads, read_names, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.from_isl import constraints_of
 
 __all__ = ["join_pieces"]

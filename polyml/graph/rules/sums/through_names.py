@@ -17,11 +17,12 @@ from math import prod
 from polyml.expressions import Expr, Read, factors_of, plain_indices, product_of, substitute
 from polyml.graph.edit import protected_names, with_ops
 from polyml.graph.ir import Equation, Graph, Op
-from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.boxes import box_extents
 from polyml.graph.rules.sums.nested import Nesting, nested
 from polyml.graph.traverse import all_ops, equation_reads, read_names
 from polyml.new_names import fresh
 from polyml.sets.affine import affine
+from polyml.sets.boxes import box
 
 __all__ = ["multiply_through_names"]
 

@@ -25,13 +25,14 @@ from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_ops
 from polyml.graph.frozen import made_of_constants
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, holds, hull, hull_extents
+from polyml.graph.rules.boxes import holds, hull, hull_extents
 from polyml.graph.rules.windows.guarded import guarded, with_zeros
 from polyml.graph.rules.windows.parts import Window, inside, padded_copy, padded_shape, reach
 from polyml.graph.rules.windows.rows import MASK_BYTES, copied_rows, rows_in_phases
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 
 __all__ = ["lanes_along_filters"]
 

@@ -13,9 +13,9 @@ from polyml.expressions import Apply, Const, Read
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import with_name
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import box
 from polyml.new_names import fresh_name
 from polyml.sets.affine import affine
+from polyml.sets.boxes import box
 
 __all__ = ["guarded", "with_zeros"]
 

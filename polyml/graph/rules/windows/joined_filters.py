@@ -19,11 +19,12 @@ import islpy as isl
 from polyml.expressions import IndexValue, Read, map_reads, reads_of, walk
 from polyml.graph.edit import replace_equations, with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, hull
+from polyml.graph.rules.boxes import hull
 from polyml.graph.rules.windows.parts import meets_all
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.digits import indices_of_digits
 from polyml.sets.independence import is_independent
 from polyml.sets.spaces import parameters_of

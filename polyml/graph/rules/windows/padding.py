@@ -15,9 +15,10 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, reads_of
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Tensor
-from polyml.graph.rules.boxes import box, hull_extents, reach
+from polyml.graph.rules.boxes import hull_extents, reach
 from polyml.new_names import fresh_name
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.shapes import is_known
 
 __all__ = ["with_padding"]

@@ -12,11 +12,12 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import box, holds, hull, symbolic_box
+from polyml.graph.rules.boxes import holds, hull, symbolic_box
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.spaces import parameters_text
 
 __all__ = [

@@ -22,7 +22,6 @@ import islpy as isl
 from polyml.expressions import Apply, Const, Read, substitute, variables_in
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.contractions import Contraction, substituted
 from polyml.graph.rules.windows.guarded import guarded, with_zeros
 from polyml.graph.rules.windows.overlapping import Windows
@@ -30,6 +29,7 @@ from polyml.graph.rules.windows.parts import is_zero, meets_all, padded
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.turns import MOST_ROWS
 
 __all__ = ["Series", "convolve_each"]

@@ -18,7 +18,6 @@ from math import prod
 
 from polyml.expressions import Apply, Read
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.contractions import Contraction, contraction_into_windows, count, substituted
 from polyml.graph.rules.windows.overlapping import Windows
 from polyml.graph.rules.windows.parts import assigned, cropped, inside, reach
@@ -27,6 +26,7 @@ from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 
 __all__ = ["convolve_phases"]
 

@@ -21,13 +21,14 @@ from polyml.expressions import Apply, Const, Read
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import replace_equations
 from polyml.graph.ir import Equation, Graph, Tensor
-from polyml.graph.rules.boxes import box, holds
+from polyml.graph.rules.boxes import holds
 from polyml.graph.rules.windows.gathered import LONGEST
 from polyml.graph.rules.windows.parts import inside
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, FloorDiv, affine
+from polyml.sets.boxes import box
 
 __all__ = ["spread_filters"]
 

@@ -28,12 +28,12 @@ import islpy as isl
 
 from polyml.expressions import Apply
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.parts import Split, Window, padded, padded_copy, padded_shape
 from polyml.graph.traverse import read_names
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.shapes import element_count, is_known
 
 __all__ = ["MASK_BYTES", "copied_rows", "rows_in_phases"]

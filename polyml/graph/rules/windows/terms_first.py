@@ -20,13 +20,13 @@ import islpy as isl
 from polyml.expressions import Read, reads_of, substitute, variables_in
 from polyml.graph.edit import replace_equations, with_name
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
-from polyml.graph.rules.boxes import box
 from polyml.graph.rules.windows.gathered import overlap
 from polyml.graph.rules.windows.parts import assigned, cropped, extents_and_crop
 from polyml.graph.traverse import UNKNOWN_EXTENT, all_ops, tensors_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 
 __all__ = ["compute_terms_first"]
 
