@@ -1,7 +1,7 @@
 """Exact dependences of a Scop: flow, anti and output by array dataflow, those inside a reduction apart.
 
-Dataflow is computed per array and per reference (one big union costs isl far more), never coalesced. An array whose writes all come before its reads outside of
-any sequential loop needs no dataflow: composing its writes with its reads gives the same order.
+Dataflow is computed per array and per reference (one big union costs isl far more), never coalesced. An array whose writes all come before its reads, outside of
+any sequential loop or each iteration's in elements of their own, needs no dataflow: composing its writes with its reads gives the same order.
 
 Source: isl user manual, "Dependence Analysis"; Feautrier, "Dataflow analysis of array and scalar references" (IJPP 1991).
 """
@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import islpy as isl
 
-from polyml.expressions import Subscript
+from polyml.expressions import Subscript, plain_index
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads
-from polyml.scop.scop import Access, Scop, Statement
+from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.scop.shared_indices import Range, SharedIndices, Times, ranges_of, shared_indices, times_of
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import maps_of, parameters_text
@@ -77,7 +77,7 @@ class Analysis:
             collected.begin(number)
             if not writes:
                 collected.live_in += [r.relation for r in reads]
-            elif _straight(collected.order, reads, writes):
+            elif _straight(scop.arrays[array], collected.order, reads, writes):
                 collected.straight(reads, writes)
             else:
                 collected.values(reads, writes)
@@ -154,7 +154,7 @@ class _Collected:
         return [relation for found in self._reductions.values() for relation in found]
 
     def straight(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
-        """Writes before reads, no loop around: memory-based order is all there is."""
+        """Writes before reads, in one iteration of the loops around: memory-based order is all there is."""
         order = self.order
         for write in writes:
             for read in reads:
@@ -319,14 +319,32 @@ class _Dataflow:
         return found if self._shared is None else self._shared.dependence(found)
 
 
-def _straight(order: Mapping[str, int], reads: Sequence[_Reference], writes: Sequence[_Reference]) -> bool:
+def _straight(
+    array: Array, order: Mapping[str, int], reads: Sequence[_Reference], writes: Sequence[_Reference]
+) -> bool:
+    """Whether the array's writes all come before its reads, and no two accesses of an element are in different iterations of sequential loops."""
     if any(r.statement.loop_depth for r in (*reads, *writes)):
-        return False
+        starts = [w for w in writes if not w.own]
+        if array.kind not in ("local", "output") or len(starts) > 1 or not _iteration_by_iteration(reads, writes):
+            return False
     last_write = max(order[w.statement.name] for w in writes)
     others = [order[r.statement.name] for r in reads if not r.own]
     if others and min(others) <= last_write:
         return False
     return all(w.exact for w in writes)
+
+
+def _iteration_by_iteration(reads: Sequence[_Reference], writes: Sequence[_Reference]) -> bool:
+    """Whether each sequential loop around accesses is a subscript in one and the same place of all of them."""
+    accesses = (*reads, *writes)
+    for level in range(max(r.statement.loop_depth for r in accesses)):
+        inside = [r for r in accesses if r.statement.loop_depth > level]
+        places = (
+            {d for d, s in enumerate(r.subscripts) if plain_index(s) == r.statement.indices[level]} for r in inside
+        )
+        if not set.intersection(*places):
+            return False
+    return True
 
 
 def _references(scop: Scop, arrays: Collection[str]) -> dict[str, tuple[list[_Reference], list[_Reference]]]:

@@ -176,17 +176,72 @@ def test_a_pipelined_loop_has_stages_and_no_reduction() -> None:
         _check(tree, programs.program(text))
 
 
-def test_what_is_left_of_reductions_is_computed_where_a_mark_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = programs.program(SUM)
-    asked: list[isl.UnionMap] = []
+ROWS = """
+input x f32[8, 6]
+output y f32[8]
+I[i]: 0 <= i < 8: y[i] sum: 0
+U[i, k]: 0 <= i < 8 and 0 <= k < 6: y[i] sum= x[i, k]
+"""
+
+
+def _rows(first: str, mark: str, second: str = "k") -> str:
+    domain = "{ I[i] : 0 <= i < 8; U[i, k] : 0 <= i < 8 and 0 <= k < 6 }"
+    inner = f"schedule: '[{{ U[i, k] -> [({second})] }}]'"
+    outer = f"mark: '{mark}', child: {{ schedule: '[{{ U[i, k] -> [({first})] }}]', child: {{ {inner} }} }}"
+    return (
+        f"{{ domain: '{domain}', child: {{ sequence: [ {{ filter: '{{ I[i] }}' }}, "
+        f"{{ filter: '{{ U[i, k] }}', child: {{ {outer} }} }} ] }} }}"
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[isl.UnionMap]:
+    """What pairs were taken out of."""
+    found: list[isl.UnionMap] = []
     subtract = isl.UnionMap.subtract
 
     def remembered(one: isl.UnionMap, other: isl.UnionMap) -> isl.UnionMap:
-        asked.append(one)
+        found.append(one)
         return subtract(one, other)
 
     monkeypatch.setattr(isl.UnionMap, "subtract", remembered)
-    _check(_sum("k"), program)
+    return found
+
+
+def test_what_is_left_of_reductions_is_computed_where_a_mark_asks(asked: list[isl.UnionMap]) -> None:
+    program = programs.program(ROWS)
+    asked.clear()
+    _check(_rows("k", "unroll:2", "i"), program)
     assert not asked
-    _check(_sum("k", "vector:4"), program)
+    with pytest.raises(IllegalScheduleError, match="update one element at once in a parallel loop"):
+        _check(_rows("i + k", "parallel"), program)
     assert asked
+
+
+@pytest.mark.parametrize(("band", "mark"), [
+    ("i", "parallel"), ("floor(i/4)", "parallel"), ("i - 3*floor(i/3)", "jam:4"), ("i", "vector:4"), ("k", "vector:4"),
+])  # fmt: skip
+def test_no_pairs_of_updates_are_computed_where_the_element_says_all(
+    band: str, mark: str, asked: list[isl.UnionMap]
+) -> None:
+    """Updates of one element are in one iteration of a loop along elements, and in lanes of their own where the element stays."""
+    program = programs.program(ROWS)
+    asked.clear()
+    _check(_rows(band, mark, "i" if band == "k" else "k"), program)
+    assert not asked
+
+
+def test_updates_of_one_element_by_two_statements_are_compared() -> None:
+    """Parts of a sum that go through their elements at different times."""
+    text = "input x f32[8]\noutput y f32[8]\nS[i]: 0 <= i < 8: y[i] sum= x[i]\nT[i]: 0 <= i < 8: y[i] sum= x[i]\n"
+    scop = programs.scop_of(text)
+    pairs, nothing = isl.UnionMap("{ S[i] -> T[i] : 0 <= i < 8 }"), isl.UnionMap("{ }")
+
+    def run(late: str) -> None:
+        band = f"schedule: '[{{ S[i] -> [(i)]; T[i] -> [({late})] }}]', child: {{ sequence: [ {{ filter: '{{ S[i] }}' }}, {{ filter: '{{ T[i] }}' }} ] }}"
+        tree = f"{{ domain: '{{ S[i] : 0 <= i < 8; T[i] : 0 <= i < 8 }}', child: {{ mark: 'parallel', child: {{ {band} }} }} }}"
+        check_tree(isl.Schedule(tree.replace("'", '"')), scop, nothing, pairs)
+
+    run("i")
+    with pytest.raises(IllegalScheduleError, match="update one element at once in a parallel loop"):
+        run("7 - i")

@@ -23,6 +23,7 @@ from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.sets.spaces import maps_of
+from tests.schedule import programs
 from tests.scop.helpers import add, equation, floyd_warshall, matmul, mul, read, scop, tensor
 
 Instance = tuple[str, tuple[int, ...]]
@@ -125,6 +126,54 @@ def test_dependences_order_every_conflict(name: str) -> None:
     # Every conflict is ordered by the kept dependences alone, unless it is between updates of one reduction.
     ordered = closure(kept)
     for a, b in conflicts - ordered:
+        assert a[0] == b[0]
+        assert (a, b) in closure(relaxed)
+
+
+SLICES = """
+input x f32[3, 4, 5]
+local t f32[3, 4]
+output y f32[3]
+loop b
+I[b, i]: 0 <= b < 3 and 0 <= i < 4: t[b, i] sum: 0
+U[b, i, k]: 0 <= b < 3 and 0 <= i < 4 and 0 <= k < 5: t[b, i] sum= x[b, i, k]
+J[b]: 0 <= b < 3: y[b] sum: 0
+V[b, j]: 0 <= b < 3 and 0 <= j < 4: y[b] sum= t[b, j]
+end
+"""
+
+
+@pytest.mark.parametrize(("text", "dataflow"), [
+    (SLICES, False),
+    (SLICES.replace("t[b, j]", "t[b, 3 - j]"), False),
+    (SLICES.replace("local t f32[3, 4]", "local t f32[4, 4]").replace("t[b, i]", "t[b + 1, i]"), True),  # the slice before
+    (SLICES.replace("t[b, j]", "t[2 - b, j]"), True),
+    (SLICES.replace("[b, i] sum: 0", "[b, i] = 0"), False),
+    (SLICES.replace("end", "W[b, i]: 0 <= b < 3 and 0 <= i < 4: t[b, i] = 1\nend"), True),  # written again behind the reads
+    (SLICES.replace("t[b, ", "t[0, "), True),  # slices share their elements
+])  # fmt: skip
+def test_elements_of_one_iteration_need_no_dataflow(text: str, dataflow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each element is used in one iteration of the loops around, the order of statements is all there is."""
+    asked: list[set[str]] = []
+    values = dependences._Collected.values
+    monkeypatch.setattr(
+        dependences._Collected,
+        "values",
+        lambda self, reads, writes: (
+            asked.append({w.statement.target.array for w in writes}),
+            values(self, reads, writes),
+        ),
+    )
+    s = programs.scop_of(text)
+    s = replace(s, statements={name: replace(one, loop_depth=1) for name, one in s.statements.items()})
+    d = analyse(s)
+    assert ({"t"} in asked) == dataflow
+    assert {"y"} not in asked
+    kept, relaxed = pairs(d.validity), pairs(d.reduction)
+    time = {instance: when[1] for instance, when in pairs(s.initial)}
+    assert all(time[a] < time[b] for a, b in kept | relaxed)
+    ordered = closure(kept)
+    for a, b in brute_force(s)["conflicts"] - ordered:
         assert a[0] == b[0]
         assert (a, b) in closure(relaxed)
 
