@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import islpy as isl
 import numpy as np
@@ -156,14 +157,12 @@ def test_elements_of_one_iteration_need_no_dataflow(text: str, dataflow: bool, m
     """Where each element is used in one iteration of the loops around, the order of statements is all there is."""
     asked: list[set[str]] = []
     values = dependences._Collected.values
-    monkeypatch.setattr(
-        dependences._Collected,
-        "values",
-        lambda self, reads, writes: (
-            asked.append({w.statement.target.array for w in writes}),
-            values(self, reads, writes),
-        ),
-    )
+
+    def remembered(self: Any, reads: Any, writes: Any) -> None:
+        asked.append({w.statement.target.array for w in writes})
+        values(self, reads, writes)
+
+    monkeypatch.setattr(dependences._Collected, "values", remembered)
     s = programs.scop_of(text)
     s = replace(s, statements={name: replace(one, loop_depth=1) for name, one in s.statements.items()})
     d = analyse(s)
