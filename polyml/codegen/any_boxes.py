@@ -209,8 +209,11 @@ class _Scan(Descent[_Reaching, Range]):
         first, end = reached.ranges[index]
         if stop is not None:
             if any(name in spans and stop.is_multiple(size) for name, size in first.terms if isinstance(name, str)):
-                raise BeyondBoxes  # one tile or none: a condition, not a loop, which prefetches take for one with a next tile
-            end = self.facts.smallest([end, stop])
+                # One tile or none: a condition, not a loop, which prefetches take for one with a next tile.
+                end, guard = _whole_tile(first, end, stop)
+                reached = replace(reached, guards=(*reached.guards, guard))
+            else:
+                end = self.facts.smallest([end, stop])
         if low is not None and not self.facts.at_most(low, first):
             if self.facts.at_most(first, low):
                 first = low
@@ -242,7 +245,7 @@ class _Scan(Descent[_Reaching, Range]):
         if last.variables() & spans.keys() or not before or not self.facts.at_most(last + 1, low + common):
             return None
         reaches = Apply("ge", (IndexValue(first + (size - 1), i64), IndexValue(last, i64)), boolean)
-        return low, last, reaches
+        return first if _is_multiple(low, size) else low, last, reaches
 
     def divided(self, value: Affine, size: int) -> Affine:
         """Quotients of quotients are one."""
@@ -259,8 +262,20 @@ class _Scan(Descent[_Reaching, Range]):
         return found
 
 
+def _whole_tile(first: Affine, end: Affine, stop: Affine) -> tuple[Affine, Expr]:
+    """The end of the tile from `first` on, a multiple of its size as `stop` is, and the condition under which it begins, and so ends, before `stop`."""
+    match first.terms, stop.terms:
+        case ((_, size),), ((FloorDiv(numerator, denominator), factor),) if (
+            not first.constant and not stop.constant and size == factor == denominator
+        ):
+            if first + size in operands(end, "min"):
+                reaches = Apply("ge", (IndexValue(numerator, i64), IndexValue(first + size, i64)), boolean)
+                return first + size, reaches
+    raise BeyondBoxes
+
+
 def _in_order(parts: list[tuple[Expr | None, Code]]) -> Code:
-    """The parts one after the other; neighbours under one condition are one choice."""
+    """The parts one after the other; neighbours under one condition are one choice, and so are those under a condition and its opposite."""
     made: list[Code] = []
     under: list[tuple[Expr | None, list[Code]]] = []
     for guard, code in parts:
@@ -268,10 +283,29 @@ def _in_order(parts: list[tuple[Expr | None, Code]]) -> Code:
             under[-1][1].append(code)
         else:
             under.append((guard, [code]))
-    for guard, together in under:
-        code = _together(together)
-        made.append(code if guard is None else Choice(guard, code))
+    position = 0
+    while position < len(under):
+        guard, together = under[position]
+        code, position = _together(together), position + 1
+        if guard is None:
+            made.append(code)
+        elif position < len(under) and _is_opposite(under[position][0], guard):
+            made.append(Choice(guard, code, _together(under[position][1])))
+            position += 1
+        else:
+            made.append(Choice(guard, code))
     return _together(made)
+
+
+def _is_opposite(one: Expr | None, other: Expr) -> bool:
+    """Whether they are `a >= b` and `b - 1 >= a`."""
+    match one, other:
+        case Apply(op="ge", args=(IndexValue(first), IndexValue(second))), Apply(
+            op="ge", args=(IndexValue(third), IndexValue(fourth))
+        ):
+            return first == fourth - 1 and second == third
+        case _:
+            return False
 
 
 def _all(conditions: Sequence[Expr]) -> Expr | None:
