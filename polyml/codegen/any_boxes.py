@@ -87,7 +87,7 @@ class _Scan(Descent[_Reaching, Range]):
         lows: dict[str, Affine] = {}
         ends: dict[str, list[Affine]] = {}
         for constraint in constraints_of(piece, indices):
-            value = constraint.value
+            value = self.facts.of(constraint.value)
             used = value.variables() & set(indices)
             if constraint.equality or len(used) > 1:
                 raise BeyondBoxes

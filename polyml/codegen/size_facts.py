@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from fractions import Fraction
 from math import ceil, gcd
 
 import islpy as isl
 
+from polyml.disjoint_sets import DisjointSets
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, Extremum, FloorDiv, minimum, operands
+from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, minimum, operands
+from polyml.sets.spaces import parameters_of
 
 __all__ = ["SizeFacts", "facts_of"]
 
@@ -19,9 +22,14 @@ _Linear = tuple[dict[str, Fraction], Fraction]
 
 @dataclass(frozen=True, slots=True)
 class SizeFacts:
-    """least: of each size, where there is one."""
+    """least: of each size, where there is one. same: sizes that equal another one, which stands for them."""
 
     least: Mapping[str, int]
+    same: Mapping[str, Affine] = field(default_factory=dict)
+
+    def of(self, value: Affine) -> Affine:
+        """The value in the sizes that stand for all."""
+        return value.substitute(self.same)
 
     def at_most(self, one: Affine, other: Affine) -> bool:
         """Whether `one <= other` is sure."""
@@ -58,7 +66,19 @@ def facts_of(context: isl.Set, sizes: Iterable[str]) -> SizeFacts:
         value = values.dim_min_val(0)
         if value.is_int():
             least[size] = value.to_python()
-    return SizeFacts(least)
+    return SizeFacts(least, _equal_sizes(context))
+
+
+def _equal_sizes(context: isl.Set) -> dict[str, Affine]:
+    """By size the first one that it equals for all values that there are, where that is another one."""
+    names = parameters_of(context)
+    together = DisjointSets(names)
+    for constraint in context.affine_hull().get_constraints():
+        factors = [constraint.get_coefficient_val(isl.dim_type.param, k).to_python() for k in range(len(names))]
+        used = [k for k, factor in enumerate(factors) if factor]
+        if len(used) == 2 and sum(factors) == 0 and constraint.get_constant_val().is_zero():
+            together.join(names[used[0]], names[used[1]])
+    return {name: affine(group[0]) for group in together.groups() for name in group[1:]}
 
 
 def _below(value: Affine) -> _Linear | None:

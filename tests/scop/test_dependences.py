@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.compiler import region
 from polyml.dtypes import f32
 from polyml.errors import BoundsError
 from polyml.expressions import Read
@@ -336,6 +337,22 @@ def f(x: f32["N K"], p: f32["N N"]):
     program = polyml.einsum(text, budget=budget)
     assert "fallback" in program.lower(x, p.copy()).explain()
     assert np.allclose(program(x, p), (expected * x.sum(1)).max(1))
+
+
+@pytest.mark.parametrize("budget", [None, 1, 3_000_000])
+def test_dataflow_gets_a_part_of_the_budget(budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What exact dependences take long for, all stages behind them do."""
+    asked: dict[str, int] = {}
+
+    def remembered(operations: int, *, phase: str) -> Any:
+        asked[phase] = operations
+        return operation_budget(operations, phase=phase)
+
+    monkeypatch.setattr(region, "operation_budget", remembered)
+    text = 'def f(x: f32["N M"]):\n    s[i] = sum[j](x[i, j])\n    return s\n'
+    program = polyml.einsum(text) if budget is None else polyml.einsum(text, budget=budget)
+    program.lower(np.zeros((4, 5), "f"))
+    assert asked["dataflow"] == {None: 1_000_000, 1: 1, 3_000_000: 150_000}[budget]
 
 
 def test_texts_and_runs_are_looked_at_once() -> None:
