@@ -23,4 +23,4 @@ def table_of(points: isl.BasicSet, most: int | None = None, phase: str = "readin
     rows, columns = (int(n) for n in lines[start].split()[:2])
     if most is not None and rows > most:
         raise BudgetExhausted(phase, most)
-    return np.array(" ".join(lines[start + 1 : start + 1 + rows]).split(), dtype=np.int64).reshape(rows, columns)
+    return np.fromstring(" ".join(lines[start + 1 : start + 1 + rows]), np.int64, sep=" ").reshape(rows, columns)
