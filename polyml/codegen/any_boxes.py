@@ -245,7 +245,7 @@ class _Scan(Descent[_Reaching, Range]):
         if last.variables() & spans.keys() or not before or not self.facts.at_most(last + 1, low + common):
             return None
         reaches = Apply("ge", (IndexValue(first + (size - 1), i64), IndexValue(last, i64)), boolean)
-        return first if _is_multiple(low, size) else low, last, reaches
+        return first if low.is_multiple(size) else low, last, reaches
 
     def divided(self, value: Affine, size: int) -> Affine:
         """Quotients of quotients are one."""

@@ -113,10 +113,11 @@ class _Walk:
                 late = strict.subtract(equal).lex_gt_at_multi_union_pw_aff(stages)
                 self._refuse_unless_empty(late, "run at once in a pipelined loop")
             strict = equal
-        if relaxed is None or self._follows_elements(members(node, self.scop)):
-            return strict, relaxed
-        left = _left_by(relaxed, partial)
-        if kind in ("parallel", "pipelined", "jam", "block", "vector", "thread", "neighbours"):
+        if relaxed is None:
+            return strict, None
+        keeps = cache(lambda: self._follows_elements(members(node, self.scop)))
+        left = cache(lambda: relaxed() if keeps() else relaxed().eq_at_multi_union_pw_aff(partial))
+        if kind in ("parallel", "pipelined", "jam", "block", "vector", "thread", "neighbours") and not keeps():
             carried = cache(lambda: self._carried(relaxed(), left(), kind))
             if kind in ("parallel", "pipelined", "jam", "block"):
                 self._refuse_unless_empty(carried(), f"update one element at once in a {kind} loop")
@@ -249,11 +250,6 @@ class _Walk:
         raise IllegalScheduleError(
             f"the schedule breaks a {kind} dependence: {found.source} and {found.sink} {what}{sizes}", violation=found
         )
-
-
-def _left_by(found: Callable[[], isl.UnionMap], partial: isl.MultiUnionPwAff) -> Callable[[], isl.UnionMap]:
-    """The pairs with equal values of a band."""
-    return cache(lambda: found().eq_at_multi_union_pw_aff(partial))
 
 
 def _within(found: _Later, inside: isl.UnionSet) -> _Later:
