@@ -132,7 +132,10 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when register tiles have their copies; before loops over taps are unrolled in another way.
     Pass("write_taps", lambda f, o: (write_taps(f, vector_registers=o.vector_registers, precise=o.precise), ())),
     # Ordering: when register tiles have their copies; before "unroll", which carries it out.
-    Pass("unroll_sums", lambda f, o: (unroll_sums(f, chains=not o.precise), ())),
+    Pass(
+        "unroll_sums",
+        lambda f, o: (unroll_sums(f, chains=not o.precise, vector_registers=o.vector_registers), ()),
+    ),
     # Ordering: when loops have been chosen for vectors, and before "unroll"; what is left is transposed.
     Pass("unroll_rows", lambda f, _: (unroll_rows(f), ())),
     Pass("unroll_matrices", lambda f, _: (unroll_matrices(f), ())),

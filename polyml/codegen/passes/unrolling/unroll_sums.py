@@ -26,6 +26,10 @@ LEAST_SHARED = 9
 """Of sums that share one vector: up to eight wait for the one before (4 cycles, two a cycle) with slots to spare for counting, and read little. Not where sizes are symbolic:
 distances of rows are no constants then, and batches of 128 x 128 took 8 % longer."""
 
+LARGE_PART = 2
+"""The part of the registers that sums of one vector may take and be unrolled: LLVM adds each product into the register that its broadcast came in, so that copies move sums about, and with more of them some go to memory and back in each round. Zen 3, f32, sums of
+43 terms in tiles of 9, 10, 11, 12 and 13 rows by one vector: 67, 68, 67, 68 and 60 GFLOP/s in copies of four, 80, 75, 81, 80 and 80 in none; of six rows by two vectors no sum has moved."""
+
 MOST = 48
 """Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
 
@@ -56,22 +60,23 @@ SHORT = 32
 """Iterations up to which a loop for a rest would show: fewer copies leave none in most blocks of a sum. Of more, those of one sum in 120 steps of cholesky, nothing runs faster written out, and compiling takes longer."""
 
 
-def unroll_sums(function: Function, *, chains: bool = False) -> Function:
+def unroll_sums(function: Function, *, chains: bool = False, vector_registers: int = 32) -> Function:
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
-    follow one another, so that each sum keeps its order. chains: few sums will be several chains each (passes/sums/chained_sums.py)."""
-    few = IN_FLIGHT if chains else 0
-    rule = _Rule(LEAST, few, _FACTOR_ANY) if function.sizes else _Rule(LEAST_SHARED, few, _FACTOR)
+    follow one another, so that each sum keeps its order. chains: few sums will be several chains each (passes/sums/chained_sums.py). vector_registers: that sums and what they read share."""
+    few, held = IN_FLIGHT if chains else 0, vector_registers // LARGE_PART
+    rule = _Rule(LEAST, few, _FACTOR_ANY, MOST) if function.sizes else _Rule(LEAST_SHARED, few, _FACTOR, held)
     body = _body(function.body, outside(function), rule, lane=None, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """shared: sums of one vector that are enough. few: sums below which copies become chains. copies: of more sums, at most."""
+    """shared: sums of one vector that are enough; held: and the most of these. few: sums below which copies become chains. copies: of more sums, at most."""
 
     shared: int
     few: int
     copies: int
+    held: int
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
@@ -166,7 +171,5 @@ def _only_sums(loop: For, lane: str, rule: _Rule) -> bool:
         return True
     if len(sums) < LEAST:
         return False
-    if sum(map(_weight, sums)) >= rule.shared:
-        return True
     vectors = {read for node in sums for read in reads_of(node.value) if lane in subscript_variables(read.subscripts)}
-    return len(vectors) > 1
+    return len(vectors) > 1 or (sum(map(_weight, sums)) >= rule.shared and len(sums) <= rule.held)

@@ -83,3 +83,21 @@ def test_long_parts_of_a_sum_stay_loops(steps: int, copies: int) -> None:
     found = walk_nodes(unroll_sums(function, chains=True).body)
     (made,) = (n for n in found if isinstance(n, For) and n.variable == "k")
     assert (made.kind, made.factor) == ("unroll", copies)
+
+
+@pytest.mark.parametrize(("rows", "registers", "copies"), [(9, 16, 1), (13, 16, 1), (9, 32, 4), (13, 32, 3)])
+def test_sums_of_one_vector_are_copied_where_registers_are_many(rows: int, registers: int, copies: int) -> None:
+    """Each product goes to the register of its broadcast, so that copies move sums about: of 16 registers there is no room for that."""
+    terms = [
+        store("y", [row, "i"], apply("mul", read("a", f32, row, "k"), read("b", f32, "k", "i")), reduction="sum")
+        for row in range(rows)
+    ]
+    body = loop("i", 0, 16, loop("k", 0, 48, *terms), kind="vector", step=16, width=16)
+    arguments = (variable("a", f32, rows, 48), variable("b", f32, 48, 16), variable("y", f32, rows, 16))
+    function = Function(name="f", arguments=arguments, written=frozenset("y"), sizes=(), body=(body,))
+    found = walk_nodes(unroll_sums(function, vector_registers=registers).body)
+    (made,) = (n for n in found if isinstance(n, For) and n.variable == "k")
+    assert (made.kind, made.factor if made.kind == "unroll" else 1) == (
+        "unroll" if copies > 1 else "sequential",
+        copies,
+    )
