@@ -41,7 +41,7 @@ def plan_few_rows(scop: Scop, model: StatementModel, target: Target) -> Blocking
         return None
     width = tile.vectors * target.lanes(model.itemsize)
     half = replace(model, extents={**model.extents, rows: -(-most // 2)})
-    sizes = streamed_sizes(half, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+    sizes = streamed_sizes(half, sides, rows, tile, width, target)
     near = target.l1_bytes // 2
     worth = (Product((ends[rows],), most=most), *in_order_worth(given, width, near))
     return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=False), ends=ends, worth=worth)

@@ -258,7 +258,7 @@ def _sizes(
     width = tile.vectors * target.lanes(model.itemsize)
     deep = prod(UNKNOWN_DEPTH if d == UNBOUNDED else d for d in depth.values())
     if not packed:
-        return streamed_sizes(model, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+        return streamed_sizes(model, sides, rows, tile, width, target)
     if short:
         near = columns_in_l1(model, sides, deep, width, target)
         whole = whole_sizes(model, sides, width, deep, target, near=near)

@@ -49,7 +49,7 @@ def plan_rows_at_hand(scop: Scop, model: StatementModel, target: Target) -> Bloc
     width = tile.vectors * target.lanes(numbers.itemsize)
     streams = reads_in_order(numbers, sides, tile, target)
     if streams:
-        sizes = streamed_sizes(numbers, sides.lanes, rows, sides.reduced[-1], tile, width, target)
+        sizes = streamed_sizes(numbers, sides, rows, tile, width, target)
     else:
         sizes = {index: numbers.extents[index] for index in (*sides.reduced, rows)}
     plan = replace(blocks_of(numbers, sides, rows, tile, width, sizes, packed=False), strips=not streams)

@@ -1,6 +1,6 @@
 """Which updates are contractions, and what each of their indices is: C[rows, columns, lanes] (+)= f(R[rows, reduced], V[reduced, columns, lanes]).
 
-Lanes run along C's contiguous index; V is the one operand that has it.
+Lanes run along C's contiguous index; V is the one operand that has it, or the first of several that are summed down their columns and lie alike.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Sides:
     """The result C, the operand V that has lanes, the other operands; and the indices by role.
 
     rows: of C, not of V (there may be none: a vector times a matrix); batch: of C, V and another operand; columns: the others of C and V beside `lanes`. reduced: not of C, all of V; innermost the one along
-    which the broadcast operand is contiguous, so that its rows need no packing.
+    which the broadcast operand is contiguous, so that its rows need no packing. matrices: operands that lie like V and have all of its indices, V among them.
     """
 
     out: AccessModel
@@ -33,6 +33,7 @@ class Sides:
     batch: list[str]
     columns: list[str]
     reduced: list[str]
+    matrices: int = 1
 
     @property
     def first(self) -> str:
@@ -52,10 +53,13 @@ def sides_of(model: StatementModel) -> Sides | None:
     vector = [a for a in reads if a.stride(lanes) != 0]
     others = [a for a in reads if a.stride(lanes) == 0]
     large = [a for a in vector if any(a.stride(i) != 0 for i in reduced)]
-    if len(large) != 1 or abs(out.stride(lanes) or 0) != 1:
+    if not large or abs(out.stride(lanes) or 0) != 1:
         return None
-    (operand,) = large
+    operand, *alike = large
     rows = [i for i in free if operand.stride(i) == 0]
+    # Sums down the columns of several matrices, which lie alike, read these side by side.
+    if alike and (len(free) > 1 or any(a.stride(i) != operand.stride(i) for a in alike for i in model.extents)):
+        return None
     # What all rows of V meet (its columns' means) is read along with C, a vector at a time.
     if len(vector) > 1 and rows:
         return None
@@ -77,6 +81,7 @@ def sides_of(model: StatementModel) -> Sides | None:
                 -abs(operand.stride(i) or 0),
             ),
         ),
+        matrices=len(large),
     )
 
 

@@ -155,3 +155,29 @@ def test_rows_that_meet_in_l1(rows: int, depth: int, columns: int, dtype: str, t
     np.testing.assert_array_equal(function(x, w), x @ w)
     every_other = np.repeat(w, 2, axis=0)[::2]
     np.testing.assert_array_equal(function(np.asfortranarray(x), every_other), x @ w)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("value", ["x[k, m] * y[k, m]", "w[k] * x[k, m] * y[k, m]", "max[k](x[k, m] - y[k, m])"])
+@pytest.mark.parametrize("shape", [(97, 1301), (1, 9001), (803, 33)])
+@pytest.mark.some(6)
+def test_matrices_that_lie_alike(shape: tuple[int, int], value: str, threads: int) -> None:
+    """Sums down the columns of two matrices read both from end to end, four rows of each side by side."""
+    text = f'def f(x: f32["K M"], y: f32["K M"], w: f32["K"]):\n    z[m] = {value}\n    return z\n'
+    x, y, w = whole(*shape), whole(*shape)[:, ::-1].copy(), whole(shape[0])
+    function = polyml.einsum(text, target=SMALL, threads=threads, verify=True)
+    note = str(function.explain(x, y, w))
+    assert (IN_ORDER in note and "blocks of k by 4" in note) or shape[0] == 1
+    exact = (x - y).max(0) if "max" in value else (x * y * (w[:, None] if "w" in value else 1)).sum(0)
+    np.testing.assert_array_equal(function(x, y, w), exact)
+    wide = np.repeat(x, 2, axis=0)[::2]
+    np.testing.assert_array_equal(function(wide, y, w), exact)
+
+
+def test_matrices_that_lie_otherwise_are_not_read_so() -> None:
+    x, y = whole(97, 1301), whole(1301, 97)
+    function = polyml.einsum(
+        'def f(x: f32["K M"], y: f32["M K"]):\n    z[m] = x[k, m] * y[m, k]\n    return z\n', target=SMALL
+    )
+    assert in_order(function, x, y) == 0
+    np.testing.assert_array_equal(function(x, y), (x * y.T).sum(0))
