@@ -23,6 +23,7 @@ from polyml.graph.rules.layouts.reader_order import order_like_readers
 from polyml.graph.rules.layouts.remainders_in_turn import write_remainders
 from polyml.graph.rules.layouts.repeated_rows import repeat_rows
 from polyml.graph.rules.layouts.small_matrices import part_small_matrices
+from polyml.graph.rules.layouts.sums_apart import sum_apart
 from polyml.graph.rules.layouts.turned_results import turn_results
 from polyml.graph.rules.numbers.compared import compare_narrowly
 from polyml.graph.rules.numbers.counts import count_narrowly
@@ -247,6 +248,11 @@ LAST_RULES: tuple[Rule, ...] = (
         "turned",
         lambda graph, given: turn_results(graph, cache=given.l2_bytes),
         exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
+    Rule(
+        "sums apart",
+        lambda graph, given: sum_apart(graph, cache=given.l2_bytes, vector_bytes=given.vector_bytes),
         needs=("vector_bytes", "l2_bytes"),
     ),
     _plain("counts", count_narrowly, needs=("vector_bytes",)),

@@ -99,6 +99,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
         made[name] = rows
         copies = replace(copies, row_copy=rows[1].name, row_array=name, repeats=repeats)
         layouts[plan.row_operand] = (name, layout)
+    packed = _rows_apart(packed, plan, scop.arrays[statement.target.array])
     changed = _redirected(statement, layouts)
     readers = dict.fromkeys(made, changed)
     if plan.rest and plan.rest_lanes in plan.reduced:
@@ -123,6 +124,17 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
         storage[name] = rest_storage(plan, name, (readers[name], made[name][1]))
     found = replace(packed, scop=new, dependences=replace(packed.dependences, flow=flow), storage=storage)
     return found, copies
+
+
+def _rows_apart(packed: Packed, plan: Blocking, sums: Array) -> Packed:
+    """With rows of the sums that are added to while the vector operand passes spread over a page, where they have memory of their own and would lie a multiple of a page apart: they would meet in one set of L1, with rows of the operand."""
+    shape = [extent.constant for extent in sums.shape if extent.is_constant]
+    row = shape[-1] * sums.dtype.itemsize if shape else 0
+    if not plan.streams or sums.kind != "local" or len(shape) != len(sums.shape) or len(shape) < 2 or row % WAY:
+        return packed
+    more = max(LINE, WAY // prod(shape[:-1]) // LINE * LINE) // sums.dtype.itemsize
+    room = Storage(array=sums.name, place="", shape=(*shape[:-1], shape[-1] + more), offsets={})
+    return replace(packed, storage={**packed.storage, sums.name: room})
 
 
 def _copy(

@@ -11,7 +11,7 @@ from math import prod
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.register_tile import contraction_tile
 from polyml.schedule.blocking.sides import Sides
-from polyml.schedule.blocking.sizes import streamed_rows, streamed_sizes
+from polyml.schedule.blocking.sizes import rows_meet_in_l1, streamed_rows, streamed_sizes
 from polyml.schedule.blocking.strips import LEAST_ROW, WAY
 from polyml.schedule.blocking.symbolic import Contraction, at_large
 from polyml.schedule.blocking.worth import MIN_DEPTH, MIN_REUSE
@@ -21,7 +21,7 @@ from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.target import Target
 
-__all__ = ["comes_again", "in_order_worth", "plan_few_rows", "reads_in_order"]
+__all__ = ["comes_again", "in_order_worth", "plan_few_rows", "reads_in_order", "tile_of_all_rows"]
 
 
 def plan_few_rows(scop: Scop, model: StatementModel, target: Target) -> Blocking | None:
@@ -63,13 +63,34 @@ def comes_again(model: StatementModel, sides: Sides, tile: RegisterTile, target:
     meet. Either more rows are read at a time than L1 has ways, or they come from memory, for which there is no line buffer left then.
 
     Zen 3, 12 rows times 1024 x 1024, 2048 x 2048, 4096 x 4096: 0.76, 2.4, 13.8 ms, packed 0.43, 1.9, 8.4, in f64 27.9 and 17.1 (4096); 8 rows, eight at a time, times 1024 x 1024 and 4096 x 4096 0.31 and 11.3, packed 0.40 and 8.8; one tile: four rows 3.7 and 7.5 (4096)."""
-    apart = abs(sides.operand.stride(sides.reduced[-1]) or 0) * model.itemsize
-    narrow = tile.vectors * target.vector_bytes < LEAST_ROW * target.line_bytes
     again = prod(model.extents[i] for i in sides.rows) > tile.rows
-    if not (narrow and again and apart > 0 and apart % WAY == 0 and reads_in_order(model, sides, tile, target)):
+    if not (again and rows_meet_in_l1(model, sides) and _is_in_narrow_tiles(model, sides, tile, target)):
         return False
+    return streamed_rows(model, sides, tile, target) > target.l1_bytes // WAY or _is_from_memory(model, sides, target)
+
+
+def tile_of_all_rows(given: Contraction, tile: RegisterTile, target: Target) -> RegisterTile:
+    """The tile, or one of all rows of the result and one vector, where several tiles would have what is read in order come again (`comes_again`), and the sums have memory of their own, in which they do not meet with it (graph/rules/layouts/sums_apart.py)."""
+    model, sides = given.model, given.sides
+    count = prod(model.extents[i] for i in sides.rows)
+    local = given.scop.arrays[given.statement.target.array].kind == "local"
+    if not local or len(sides.rows) != 1 or not tile.rows < count <= target.l1_bytes // WAY:
+        return tile
+    if not (rows_meet_in_l1(model, sides) and _is_in_narrow_tiles(model, sides, tile, target)):
+        return tile
+    return replace(tile, rows=count, vectors=1) if _is_from_memory(model, sides, target) else tile
+
+
+def _is_from_memory(model: StatementModel, sides: Sides, target: Target) -> bool:
+    """Whether the last cache does not keep it from call to call."""
     size = model.itemsize * prod(e for i, e in model.extents.items() if sides.operand.stride(i) != 0)
-    return streamed_rows(tile) > target.l1_bytes // WAY or size > target.l3_bytes // 2
+    return size >= target.l3_bytes // 2
+
+
+def _is_in_narrow_tiles(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> bool:
+    """Whether it is read in order, a line or so at a time."""
+    narrow = tile.vectors * target.vector_bytes < LEAST_ROW * target.line_bytes
+    return narrow and reads_in_order(model, sides, tile, target)
 
 
 def in_order_worth(given: Contraction, width: int, cache: int) -> tuple[Product, ...]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
-from polyml.schedule.blocking.in_order import comes_again, in_order_worth, reads_in_order
+from polyml.schedule.blocking.in_order import comes_again, in_order_worth, reads_in_order, tile_of_all_rows
 from polyml.schedule.blocking.operands import (
     is_held,
     is_near,
@@ -105,6 +105,7 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     least = LEAST_CONSTANT if given.is_constant else MIN_REUSE
     packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
     if not (packed or turned or ends or given.is_read_in_place):
+        tile = tile_of_all_rows(given, tile, target)
         packed = comes_again(model, sides, tile, target)
     if packed and not (ends or turned) and suits_lanes_along_sum(given, target):
         return None

@@ -17,6 +17,7 @@ from polyml.target import Target
 
 __all__ = [
     "TOGETHER",
+    "WAY",
     "by_stride",
     "depths",
     "even",
@@ -24,6 +25,7 @@ __all__ = [
     "rows_along",
     "rows_fit",
     "rows_in_l2",
+    "rows_meet_in_l1",
     "rows_pass",
     "shares",
     "streamed_rows",
@@ -35,6 +37,9 @@ __all__ = [
 STREAMS = 8
 """Rows of an operand that are read side by side when each is read once: hardware prefetchers follow that many, and a row of the result is loaded and stored once for all of them. Several rows of the
 result take twice as many as they are, so that loads and stores of it are no more than loads of the operand. Zen 3, two matrices of 2048 x 2048, f32, eight and four rows of each side by side: 1.84, 1.04 ms."""
+
+WAY = 4096
+"""Bytes of L1 that one line of each set makes: a page, since addresses within one select the set."""
 
 SWEPT_DEPTH = 128
 """Terms per element of the result for which it may come from memory and go there again: 8 bytes beside 128 multiply-adds are a tenth of what memory delivers meanwhile."""
@@ -286,14 +291,24 @@ def streamed_sizes(
     """A few rows of the operand at a time, or so many of all matrices that lie alike, from end to end, added to elements of C that stay in L2. rows: "" where there are none."""
     lanes, reduced = sides.lanes, sides.reduced[-1]
     room = target.l2_bytes // 4 // (model.itemsize * model.extents.get(rows, 1))
-    depth = min(ceil(streamed_rows(tile) / sides.matrices), model.extents[reduced])
+    depth = min(ceil(streamed_rows(model, sides, tile, target) / sides.matrices), model.extents[reduced])
     sizes = {reduced: depth, lanes: even(model.extents[lanes], max(room, width), width)}
     return sizes | ({rows: tile.rows} if rows else {})
 
 
-def streamed_rows(tile: RegisterTile) -> int:
-    """Rows of an operand that are read side by side, from end to end."""
-    return max(STREAMS, 2 * tile.rows)
+def streamed_rows(model: StatementModel, sides: Sides, tile: RegisterTile, target: Target) -> int:
+    """Rows of an operand that are read side by side, from end to end. Those that meet in one set of L1 are no more than it has ways where all rows of the result use a line of theirs at once."""
+    found = max(STREAMS, 2 * tile.rows)
+    at_once = tile.rows >= prod(model.extents[i] for i in sides.rows)
+    a_line = tile.vectors * target.vector_bytes <= target.line_bytes
+    ways = max(STREAMS, target.l1_bytes // WAY)
+    return min(found, ways) if at_once and a_line and rows_meet_in_l1(model, sides) else found
+
+
+def rows_meet_in_l1(model: StatementModel, sides: Sides) -> bool:
+    """Whether rows of the vector operand lie a multiple of a page apart."""
+    apart = abs(sides.operand.stride(sides.reduced[-1]) or 0) * model.itemsize
+    return apart > 0 and apart % WAY == 0
 
 
 def even(extent: int, most: int, step: int) -> int:

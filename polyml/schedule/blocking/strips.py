@@ -20,7 +20,7 @@ import numpy as np
 from polyml.expressions import reads_of
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.sides import Sides, is_plain
-from polyml.schedule.blocking.sizes import even
+from polyml.schedule.blocking.sizes import WAY, even
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
@@ -62,9 +62,6 @@ MOST_USES, LEAST_DEPTH = 256, 32
 
 LEAST_PART = 256
 """Terms of a part of a sum, at least, for which the result is read and written."""
-
-WAY = 4096
-"""Bytes of L1 that one line of each set makes: a page, since addresses within one select the set."""
 
 WAYS = 8
 """Of L2, at least."""
