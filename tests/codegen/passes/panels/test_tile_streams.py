@@ -70,6 +70,16 @@ def test_vectors_as_long_as_lines() -> None:
     assert streams(tile((72, 168), [(0, 0), (1, 0)], lanes=16), vector_bytes=64) == 0  # rows that are no whole lines
 
 
+@pytest.mark.parametrize(("columns", "count"), [(256, 0), (768, 0), (128, 8), (640, 8), (272, 8)])
+def test_rows_that_meet_in_a_channel_of_memory_stay_in_the_caches(columns: int, count: int) -> None:
+    lines = [(row, column) for row in range(4) for column in (0, 8)]
+    assert streams(tile((72, columns), lines)) == count
+    assert streams(tile((72, 2 * columns), [(row, 2 * c) for row, c in lines], lanes=16), vector_bytes=64) == 8
+    assert streams(tile((72, 256), [(0, 0), (0, 8), (0, 16), (0, 24)])) == 4  # one row
+    pairs = [(row, column) for row in range(4) for column in (0, 8, 16, 24)]
+    assert streams(tile((72, columns), pairs)) == 2 * count
+
+
 def test_rows_that_follow_each_other_may_begin_anywhere() -> None:
     rows = [(row, column) for row in range(7) for column in (0, 8, 16)]
     assert streams(tile((72, 24), rows, step=7)) == 21
@@ -84,6 +94,7 @@ def test_rows_of_unknown_length_ask_for_whole_lines() -> None:
     (branch,) = (n for n in walk_nodes(stream_tiles(program, vector_bytes=32, line_bytes=64).body) if isinstance(n, If))
     assert "M" in str(branch.condition)
     assert "16" in str(branch.condition)
+    assert "256" in str(branch.condition)  # and no multiple of a kilobyte
     assert streams(tile((72, "M"), [(0, 0), (1, 8)], sizes="M")) == 0
 
 
