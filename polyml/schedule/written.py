@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import islpy as isl
@@ -27,15 +27,23 @@ def in_order(scop: Scop) -> bool:
 
 
 def with_statements(
-    scop: Scop, statements: Mapping[str, Statement], arrays: Mapping[str, Array], *, loops: tuple[str, ...] = ()
+    scop: Scop,
+    statements: Mapping[str, Statement],
+    arrays: Mapping[str, Array],
+    *,
+    loops: tuple[str, ...] = (),
+    ahead: Set[str] = frozenset(),
 ) -> Scop:
-    """The scop (`in_order`) with these statements, in their order. loops: the sequential loops around all of them, in whose iterations that is their order."""
-    depth = max(len(s.indices) for s in statements.values()) - len(loops)
+    """The scop (`in_order`) with these statements, in their order. loops: the sequential loops around all of them, in whose iterations that is their order; those of `ahead` are not in the loops, but right ahead of them."""
+    inside = {name: s.indices if name in ahead else s.indices[len(loops) :] for name, s in statements.items()}
+    depth = max(map(len, inside.values()))
     around = [place for loop in loops for place in ("0", loop)]
+    before = ["-1", *("0" for _ in around[1:])]
     initial = isl.UnionMap.empty(scop.context.get_space())
-    for position, s in enumerate(statements.values()):
-        own = s.indices[len(loops) :]
-        time = [*around, str(position), *own, *("0" for _ in range(depth - len(own)))]
+    for position, (name, s) in enumerate(statements.items()):
+        own = inside[name]
+        places = before if name in ahead else around
+        time = [*places, str(position), *own, *("0" for _ in range(depth - len(own)))]
         text = f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(time)}] }}"
         initial = initial.union(isl.Map(text).intersect_domain(s.domain).to_union_map())
     return replace(rebuilt(scop, statements, arrays), initial=initial)

@@ -79,6 +79,19 @@ def test_one_slice_is_alive() -> None:
     assert "f_1(" not in text
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_panels_that_all_slices_share_are_packed_once(threads: int) -> None:
+    given = [np.zeros(shape, np.float32) for shape in ((200, 180, 190), (180, 32), (190, 32))]
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    f = polyml.einsum(FACTORS.format(t="f32"), target=target, threads=threads)
+    ahead, found, behind = f.lower(*given).text("loops").partition("for (i = 0; i < 200; i++)")
+    assert found
+    assert "c_panels[-(-r_tile)//16, k, r - r_tile] = c[k, r];" in ahead
+    assert "= c[" not in behind
+    assert "local f32 y_inner[1, 180, 32];" in behind
+    assert "parallel for" in (ahead[-20:] + found) or threads == 1
+
+
 def test_blocks_of_rows_are_better_slices() -> None:
     x, w = np.zeros((50, 200, 64), np.float32), np.zeros((64, 256), np.float32)
     assert "local f32 h_sum[1, 200, 256];" not in loops(ROWS, x, w)

@@ -8,8 +8,10 @@ Rewrite: S[t, i] -> [t] -> { S[i] }, and the other way round
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from functools import reduce
+from typing import TypeVar
 
 import islpy as isl
 
@@ -27,6 +29,8 @@ __all__ = ["Body", "body_of"]
 
 _PARAM, _SET, _IN, _OUT = isl.dim_type.param, isl.dim_type.set, isl.dim_type.in_, isl.dim_type.out
 
+_Mapped = TypeVar("_Mapped", isl.PwAff, isl.MultiAff)
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -37,20 +41,44 @@ class Body:
     whole: Scop
     range: isl.Set
 
-    def scop_in_loops(self, scop: Scop) -> Scop:
-        """What is made of the iteration, its statements one after the other, with the loops around."""
-        statements = {name: self._inside(s) for name, s in scop.statements.items()}
+    def asks_for_loops(self, s: Statement) -> bool:
+        """Whether a statement of the iteration is another one in another iteration."""
+        return any(_asks(s, loop) for loop in self.loops)
+
+    def scop_in_loops(self, scop: Scop, ahead: Set[str] = frozenset()) -> Scop:
+        """What is made of the iteration, its statements one after the other, with the loops around. ahead: statements that run once, ahead of the loops (copies_ahead.py)."""
+        statements = {
+            name: replace(s, domain=self._outside(s.domain)) if name in ahead else self._inside(s)
+            for name, s in scop.statements.items()
+        }
         arrays = {name: self.whole.arrays.get(name, array) for name, array in scop.arrays.items()}
-        return with_statements(self.whole, statements, arrays, loops=self.loops)
+        return with_statements(self.whole, statements, arrays, loops=self.loops, ahead=ahead)
 
     def tree_in_loops(
-        self, tree: isl.Schedule, scop: Scop, *, apart: bool = False, mark: str | None = None
+        self,
+        tree: isl.Schedule,
+        scop: Scop,
+        *,
+        apart: bool = False,
+        mark: str | None = None,
+        ahead: isl.Schedule | None = None,
     ) -> isl.Schedule:
-        """A tree of the iteration with the loops around. scop: with the loops. apart: their iterations are independent; mark: above each of them."""
+        """A tree of the iteration with the loops around. scop: with the loops. apart: their iterations are independent; mark: above each of them. ahead: the tree of what runs ahead of the loops."""
         leaf = isl.Schedule.from_domain(scop.domain).get_root().child(0)
+        once = set[str]() if ahead is None else {part.get_tuple_name() for part in sets_of(ahead.get_domain())}
+        if ahead is not None:
+            parts = sets_of(scop.domain)
+            first, then = (
+                reduce(isl.UnionSet.union, (p.to_union_set() for p in parts if (p.get_tuple_name() in once) is own))
+                for own in (True, False)
+            )
+            leaf = insert_sequence(leaf, [first, then]).child(0).child(0)
+            leaf = self._grafted(leaf, ahead.get_root().child(0), scop.domain, once).parent().next_sibling().child(0)
         for position in range(len(self.loops)):
             row = isl.UnionPwAff.empty_space(scop.context.get_space())
             for s in scop.statements.values():
+                if s.name in once:
+                    continue
                 row = row.union_add(
                     isl.PwAff.var_on_domain(
                         isl.LocalSpace.from_space(s.domain.get_space()), _SET, position
@@ -58,71 +86,82 @@ class Body:
                 )
             leaf = leaf if mark is None else insert_mark(leaf, mark).child(0)
             leaf = insert_band(leaf, [Loop(row, apart)], permutable=True).child(0)
-        return self._grafted(leaf, tree.get_root().child(0), scop.domain).get_schedule()
+        return self._grafted(leaf, tree.get_root().child(0), scop.domain, once).get_schedule()
 
-    def storage_in_loops(self, storage: Storage) -> Storage:
-        """Room of the iteration, the same in each."""
-        offsets = {name: self._map_inside(offset) for name, offset in storage.offsets.items()}
-        return replace(storage, offsets=offsets)
+    def storage_in_loops(self, storage: Storage, ahead: Set[str] = frozenset()) -> Storage:
+        """Room of the iteration, the same in each; or of what statements `ahead` of the loops fill."""
+        offsets = {name: self._moved(offset, name in ahead) for name, offset in storage.offsets.items()}
+        return replace(storage, offsets=offsets, place=storage.place if ahead.isdisjoint(offsets) else "")
 
-    def _map_inside(self, offset: isl.MultiAff) -> isl.MultiAff:
-        name = offset.get_tuple_name(_IN)
-        for position, loop in enumerate(self.loops):
-            at = offset.find_dim_by_name(_PARAM, loop)
-            offset = offset.insert_dims(_IN, position, 1) if at < 0 else offset.move_dims(_IN, position, _PARAM, at, 1)
-        return offset.set_tuple_name(_IN, name)
-
-    def _grafted(self, leaf: isl.ScheduleNode, subtree: isl.ScheduleNode, domain: isl.UnionSet) -> isl.ScheduleNode:
-        """A copy of the subtree, of the iteration, in the leaf's place."""
+    def _grafted(
+        self, leaf: isl.ScheduleNode, subtree: isl.ScheduleNode, domain: isl.UnionSet, once: Set[str]
+    ) -> isl.ScheduleNode:
+        """A copy of the subtree, of the iteration, in the leaf's place. once: statements outside of the loops."""
         match kind_of(subtree):
             case Kind.leaf:
                 return leaf
             case Kind.band:
                 loops = [
-                    Loop(self._row_inside(row), bool(subtree.band_member_get_coincident(k)))
+                    Loop(self._row_moved(row, once), bool(subtree.band_member_get_coincident(k)))
                     for k, row in enumerate(band_rows(subtree))
                 ]
                 node = insert_band(leaf, loops, permutable=bool(subtree.band_get_permutable()))
-                return self._grafted(node.child(0), subtree.child(0), domain).parent()
+                return self._grafted(node.child(0), subtree.child(0), domain, once).parent()
             case Kind.mark:
                 node = insert_mark(leaf, mark_name(subtree))
-                return self._grafted(node.child(0), subtree.child(0), domain).parent()
+                return self._grafted(node.child(0), subtree.child(0), domain, once).parent()
             case Kind.sequence | Kind.set:
                 parts = [subtree.child(k) for k in range(subtree.n_children())]
                 node = insert_sequence(
-                    leaf, [self._points_inside(part.filter_get_filter()).intersect(domain) for part in parts]
+                    leaf, [self._points_moved(part.filter_get_filter(), once).intersect(domain) for part in parts]
                 )
                 for k, part in enumerate(parts):
-                    node = self._grafted(node.child(k).child(0), part.child(0), domain).parent().parent()
+                    node = self._grafted(node.child(k).child(0), part.child(0), domain, once).parent().parent()
                 return node
             case other:
                 raise AssertionError(f"internal: a schedule tree has a {other} where none is made")
 
-    def _row_inside(self, row: isl.UnionPwAff) -> isl.UnionPwAff:
-        found: isl.UnionPwAff | None = None
-        pieces = row.get_pw_aff_list()
-        for k in range(pieces.n_pw_aff()):
-            piece = pieces.get_at(k)
-            name = piece.get_tuple_id(_IN)
-            for position, loop in enumerate(self.loops):
-                at = piece.find_dim_by_name(_PARAM, loop)
-                piece = piece.insert_dims(_IN, position, 1) if at < 0 else piece.move_dims(_IN, position, _PARAM, at, 1)
-            made = piece.set_tuple_id(_IN, name).to_union_pw_aff()
-            found = made if found is None else found.union_add(made)
-        assert found is not None, "internal: a loop of nothing"
-        return found
+    def _moved(self, own: _Mapped, outside: bool) -> _Mapped:
+        """The function of a statement's instances with the loops among their indices; or without them, where it is `outside` of the loops."""
+        name = own.get_tuple_id(_IN)
+        for position, loop in enumerate(self.loops):
+            at = own.find_dim_by_name(_PARAM, loop)
+            if outside:
+                own = own if at < 0 else own.drop_dims(_PARAM, at, 1)
+            else:
+                own = own.insert_dims(_IN, position, 1) if at < 0 else own.move_dims(_IN, position, _PARAM, at, 1)
+        return own.set_tuple_id(_IN, name)
 
-    def _points_inside(self, points: isl.UnionSet) -> isl.UnionSet:
-        total: isl.UnionSet | None = None
-        for part in sets_of(points):
-            name = part.get_tuple_name()
-            for position, loop in enumerate(self.loops):
-                at = part.find_dim_by_name(_PARAM, loop)
-                part = part.insert_dims(_SET, position, 1) if at < 0 else part.move_dims(_SET, position, _PARAM, at, 1)
-            made = part.set_tuple_name(name).to_union_set()
-            total = made if total is None else total.union(made)
-        assert total is not None, "internal: a filter of nothing"
-        return total
+    def _row_moved(self, row: isl.UnionPwAff, once: Set[str]) -> isl.UnionPwAff:
+        pieces = row.get_pw_aff_list()
+        moved = (
+            self._moved(piece, piece.get_tuple_id(_IN).get_name() in once).to_union_pw_aff()
+            for piece in (pieces.get_at(k) for k in range(pieces.n_pw_aff()))
+        )
+        return reduce(isl.UnionPwAff.union_add, moved)
+
+    def _points_moved(self, points: isl.UnionSet, once: Set[str]) -> isl.UnionSet:
+        moved = (
+            self._outside(part) if part.get_tuple_name() in once else self._points_inside(part)
+            for part in sets_of(points)
+        )
+        return reduce(isl.UnionSet.union, (part.to_union_set() for part in moved))
+
+    def _points_inside(self, points: isl.Set) -> isl.Set:
+        name = points.get_tuple_name()
+        for position, loop in enumerate(self.loops):
+            at = points.find_dim_by_name(_PARAM, loop)
+            points = (
+                points.insert_dims(_SET, position, 1) if at < 0 else points.move_dims(_SET, position, _PARAM, at, 1)
+            )
+        return points.set_tuple_name(name)
+
+    def _outside(self, points: isl.Set) -> isl.Set:
+        """The points without the loops' variables, which they do not depend on."""
+        for loop in self.loops:
+            at = points.find_dim_by_name(_PARAM, loop)
+            points = points if at < 0 else points.project_out(_PARAM, at, 1)
+        return points
 
     def _inside(self, s: Statement) -> Statement:
         depth = len(self.loops)

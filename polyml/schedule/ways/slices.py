@@ -1,6 +1,6 @@
 """A contraction and what follows it slice by slice (schedule/sweeps/slices.py): one slice is scheduled like a program of its own, in blocks and panels, and the loop over slices goes around it.
 
-Of what the contraction makes one slice is alive, which L2 holds, where all of it would go to memory and come back. Operands that all slices share are packed again for each: they are small.
+Of what the contraction makes one slice is alive, which L2 holds, where all of it would go to memory and come back. Operands that all slices share are packed once, ahead of the loop, where a slice needs all of their panels (schedule/sweeps/copies_ahead.py), or else again for each: they are small.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Contractions in sequential loops: one iteration is scheduled like a program of its own, in blocks and panels, and the loops go around it.
 
 In `X[i, j] = A[i, k] * X[k, j]`, again and again, columns of X are independent of each other, so that each could go through all steps by itself: a product of matrices would become one of a matrix and a vector. With the
-loops outside it stays what it is. Copies of operands, which run ahead of a program of its own, run right ahead of the sums that read them; dependences are computed anew, from step to step, and the proof is of the whole.
+loops outside it stays what it is. Copies of operands, which run ahead of a program of its own, run right ahead of the sums that read them, or, where they are alike in all iterations, ahead of the loops (sweeps/copies_ahead.py); dependences are computed anew, from step to step, and the proof is of the whole.
 
 When: all statements are in the same loops, one after the other, and one is a contraction of known extents, worth blocks or with each element taken several times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -19,6 +20,7 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.sweeps.copies_ahead import copies_alike, split_ahead, whole_copies
 from polyml.schedule.sweeps.loop_bodies import Body, body_of
 from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import arranged, contracted, planned
@@ -55,8 +57,8 @@ def scheduled_body(task: Task, body: Body, *, apart: bool = False) -> Schedule |
     found = arranged(inner, partial(ilp_tree, inner, outline=outline), plans) if contractions else None
     if found is None:
         return None
-    # Threads would pack their iterations' operands into the same panels.
-    if apart and task.has_threads and not found[1].packed.scop.arrays.keys() <= body.scop.arrays.keys():
+    own = found[1].packed.scop
+    if apart and task.has_threads and not _shares_panels(copies_alike(body, own), body, own):
         return None
     return in_loops(task, body, *found, apart=apart)
 
@@ -67,15 +69,29 @@ def in_loops(task: Task, body: Body, tree: isl.Schedule, facts: Facts, *, apart:
     packed = facts.packed
     if worth or packed.worth:
         return None
-    scop = body.scop_in_loops(_in_time(packed.scop))
+    once = whole_copies(copies_alike(body, packed.scop), tree, packed.scop, packed.storage)
+    if apart and task.has_threads and not _shares_panels(once, body, packed.scop):
+        return None
+    ahead = None
+    if once:
+        ahead, tree = split_ahead(once, tree, packed.scop, packed.storage)
+    scop = body.scop_in_loops(_in_time(packed.scop), once)
     made = Schedule(
         scop=scop,
         dependences=analyse(scop),
-        tree=body.tree_in_loops(tree, scop, apart=apart, mark="parallel" if apart and task.has_threads else None),
-        storage={name: body.storage_in_loops(storage) for name, storage in packed.storage.items()},
+        tree=body.tree_in_loops(
+            tree, scop, apart=apart, mark="parallel" if apart and task.has_threads else None, ahead=ahead
+        ),
+        storage={name: body.storage_in_loops(storage, once) for name, storage in packed.storage.items()},
         notes=(*packed.notes, *notes),
     )
     return contracted(task, made)
+
+
+def _shares_panels(once: Set[str], body: Body, scop: Scop) -> bool:
+    """Whether these copies, which run ahead of the loops, fill all panels of the iteration: threads would pack others into the same memory."""
+    filled = {scop.statements[name].target.array for name in once}
+    return scop.arrays.keys() <= body.scop.arrays.keys() | filled
 
 
 def is_contraction(model: StatementModel) -> bool:
