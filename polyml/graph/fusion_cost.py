@@ -47,7 +47,7 @@ _PANEL = 256
 """Bytes of a row of an operand that is a panel as it lies: slices need not pack it again."""
 
 _TILED = 80
-"""Operations of a contraction that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
+"""Operations of a contraction in f32 that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
 
 def bytes_saved(
@@ -93,8 +93,10 @@ def bytes_saved(
 
 
 def tiles_worth(profiles: Iterable[Profile]) -> int:
-    """Bytes that memory would have to deliver in the time that contractions gain by tiles of their own."""
-    return sum(2 * prod(p.extents.values()) for p in profiles if p.heavy) // _TILED
+    """Bytes that memory would have to deliver in the time that contractions gain by tiles of their own. Vectors of f64 have half as many elements."""
+    return sum(
+        2 * prod(p.extents.values()) * max(p.equation.result.dtype.itemsize, 4) for p in profiles if p.heavy
+    ) // (4 * _TILED)
 
 
 def swept_bytes(p: Profile, tensors: dict[str, Tensor], cache_bytes: int) -> int:

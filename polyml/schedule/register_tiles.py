@@ -45,9 +45,17 @@ class RegisterTile:
 
 
 def register_tile(
-    model: StatementModel, jam: str | None, vector: str, target: Target, *, max_rows: int = TALLEST, wide: int = 0
+    model: StatementModel,
+    jam: str | None,
+    vector: str,
+    target: Target,
+    *,
+    max_rows: int = TALLEST,
+    wide: int = 0,
+    sums: int = 1,
 ) -> RegisterTile:
     """The tile of accumulators that keeps the arithmetic busy: few loads per operation, no spills, little waste at the edges. wide: its vectors, where panels of an operand say how many (0: any number).
+    sums: how many like this one run side by side.
 
     Model: two arithmetic and two load instructions a cycle, latency 4. Registers: the accumulators, one per vector that several rows share,
     and those in flight.
@@ -62,17 +70,15 @@ def register_tile(
     best: RegisterTile | None = None
     for vectors in (wide,) if wide else range(1, min(4, ceil(model.extents[vector] / lanes)) + 1):
         waste = _waste(model.extents[vector], vectors * lanes)
-        single = _tile_cycles(model, reads, None, vector, 1, vectors, target) * waste / vectors
+        single = _tile_cycles(model, reads, None, vector, 1, vectors, target, sums) * waste / vectors
         for rows in range(1, rows_limit + 1):
             shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
-            if rows * vectors * model.registers + shared + in_flight > target.vector_registers and (rows, vectors) != (
-                1,
-                1,
-            ):
+            taken = sums * (rows * vectors * model.registers + shared) + in_flight
+            if taken > target.vector_registers and (rows, vectors) != (1, 1):
                 continue
             cost = single
             if jam is not None:
-                cost = _tile_cycles(model, reads, jam, vector, rows, vectors, target) * waste / (rows * vectors)
+                cost = _tile_cycles(model, reads, jam, vector, rows, vectors, target, sums) * waste / (rows * vectors)
                 if sizes_apart:
                     cost *= _APART_BY_SIZES
                 rest = model.extents[jam] % rows / model.extents[jam]
@@ -99,8 +105,9 @@ def _tile_cycles(
     rows: int,
     vectors: int,
     target: Target,
+    sums: int,
 ) -> float:
-    """Cycles of one step of the loop inside a tile."""
+    """Cycles of one step of the loop inside a tile, for each of so many sums."""
     loads, lanes = 0.0, target.lanes(model.itemsize)
     written = _written_taps(model, jam, vector, rows, vectors, target.vector_registers)
     for access in reads:
@@ -121,7 +128,7 @@ def _tile_cycles(
             copies = _copies(model, access, jam, written, rows)
             streamed += vectors * copies
             pieces += copies if all(access.stride(i) != 0 for i in model.extents) and not model.taps else 0
-    return max(arithmetic, loads / 2, 4.0) + 0.1 * loads + 0.2 * streamed + _PIECE * pieces
+    return max(arithmetic, loads / 2, 4.0 / sums) + 0.1 * loads + 0.2 * streamed + _PIECE * pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ __all__ = [
     "is_flat",
     "jammed_above",
     "near_rows",
+    "sums_together",
     "take_band",
     "with_extent",
 ]
@@ -138,6 +139,18 @@ def indices_above(node: isl.ScheduleNode, facts: Facts, names: tuple[str, ...]) 
 def has_inner_loops(name: str, band: Band, facts: Facts) -> bool:
     """Whether the statement has loops below the band."""
     return len(facts.models[name].extents) > len(band.above[name] | band.own(name))
+
+
+def sums_together(band: Band, facts: Facts) -> int:
+    """How many sums go through the loops below the band side by side with the core's, each with accumulators of its own."""
+    node = band.node.child(0)
+    while kind_of(node) not in (Kind.band, Kind.leaf):
+        parts = [node.child(k) for k in range(node.n_children())]
+        if kind_of(node) in (Kind.sequence, Kind.set):
+            parts = [part.child(0) for part in parts]
+        node = next(part for part in parts if band.core in statements_below(part))
+    sums = [n for n in statements_below(node) if facts.models[n].is_update and has_inner_loops(n, band, facts)]
+    return max(len(sums), 1)
 
 
 def near_rows(band: Band, name: str, facts: Facts) -> list[int]:

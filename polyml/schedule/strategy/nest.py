@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
+from functools import partial
 from math import ceil, prod
 
 import islpy as isl
@@ -10,7 +11,14 @@ import islpy as isl
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.register_tiles import FEW_ROWS, TALLEST, RegisterTile, register_tile
-from polyml.schedule.strategy.bands import Band, bounds_inner_loops, has_inner_loops, near_rows, with_extent
+from polyml.schedule.strategy.bands import (
+    Band,
+    bounds_inner_loops,
+    has_inner_loops,
+    near_rows,
+    sums_together,
+    with_extent,
+)
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
@@ -27,6 +35,9 @@ CHUNK = 16_384
 
 MAX_ROWS = 512
 """Jammed iterations per cache tile, at most."""
+
+FROM_L2 = 4
+"""Rows of a register tile from which on L2 delivers its vectors: each is used for half a cycle a row, and L2 takes one to two cycles for it."""
 
 TURNED = 128
 """Rows of an operand that lies side by side across the lanes: a line of each stays in L1, also where they are a power of two apart, and the address of its page where that is looked up first."""
@@ -159,8 +170,14 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
         return _Rows(None, _asked(RegisterTile(1, vectors, 0.0), model, facts), vectors)
     # Where windows of a few filters are left to this version, most of their tiles are rests: lower ones, of more vectors, are no slower.
     most = FEW_ROWS if model.overlapping and not facts.options.large else TALLEST
-    wide = facts.panel_vectors(band.core, vector)
-    alone = register_tile(model, None, vector, facts.target, wide=wide)
+    tile_of = partial(
+        register_tile,
+        vector=vector,
+        target=facts.target,
+        wide=facts.panel_vectors(band.core, vector),
+        sums=sums_together(band, facts),
+    )
+    alone = tile_of(model, None)
     best = _Rows(None, alone, alone.vectors)
     # Of equals the rows of windows come first, since each reads most of what the one before did; then those that lie closest.
     ordered = sorted(near_rows(band, band.core, facts), key=lambda k: _apart(model, band.indices[k][band.core]))
@@ -172,7 +189,7 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
         if k == lanes or band.extents[k] < 2:
             continue
         index, whole = band.indices[k][band.core], None
-        tile = register_tile(model, index, vector, facts.target, max_rows=most, wide=wide)
+        tile = tile_of(model, index, max_rows=most)
         if tile.rows < 2 or tile.cost >= best.tile.cost * 0.98:
             continue
         if bounds_inner_loops(band, band.core, index, facts):
@@ -182,7 +199,7 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
             whole = whole_windows(band, k, facts)
             if whole is not None:
                 inside = replace(model, extents={**model.extents, index: whole.extent})
-                tile = register_tile(inside, index, vector, facts.target, max_rows=most, wide=wide)
+                tile = tile_of(inside, index, max_rows=most)
                 tile = replace(tile, cost=whole.part * tile.cost + (1 - whole.part) * alone.cost)
             elif shared and index in model.overlapping:
                 # A tile of such rows would be taken apart again, and share nothing.
@@ -213,7 +230,7 @@ def _asked(tile: RegisterTile, model: StatementModel, facts: Facts) -> RegisterT
 
 
 def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts) -> dict[int, int]:
-    """Where all that the rows share fits in half of L2: blocks of a few rows, the lanes' loop whole, so that results are written row by row.
+    """Where all that the rows share fits in half of L2, and enough rows use each vector for L2 to deliver them: blocks of a few rows, the lanes' loop whole, so that results are written row by row.
     Else one register tile along the lanes, whose operand then stays in cache, under as many rows as keep what they read in half of L2."""
     lanes, rows, half = plan.lanes, plan.tile.rows, facts.target.l2_bytes // 2
     if facts.options.tile_sizes is not None:
@@ -225,7 +242,7 @@ def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts) -> dict[int
     reads = [a for a in model.accesses if not a.write]
     per_row = reduced * sum(a.stride(row) != 0 for a in reads)
     shared = reduced * band.extents[lanes] * sum(a.stride(row) == 0 and a.stride(column) != 0 for a in reads)
-    if shared <= half:
+    if sums_together(band, facts) * shared <= half and (not shared or rows >= min(FROM_L2, band.extents[jam])):
         return {jam: rows} if rows < band.extents[jam] else {}
     fitting = max(rows, min(half // max(per_row, 1), MAX_ROWS) // rows * rows)
     tiles = {jam: fitting, lanes: plan.step}
