@@ -46,6 +46,9 @@ _MIN_SLICES = 4
 _PANEL = 256
 """Bytes of a row of an operand that is a panel as it lies: slices need not pack it again."""
 
+_WHOLE = 1024
+"""Bytes of a row that a contraction sums up, of which a register tile's rows, eight or so, stay in L1: such sums are in no blocks."""
+
 _TILED = 80
 """Operations of a contraction in f32 that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
@@ -244,8 +247,8 @@ class _Slices:
         return inside >= HEAVY * touched and size > self.cache_bytes // _L1_SHARE
 
     def are_products(self, p: Profile) -> bool:
-        """Whether the contraction makes the tensor in slices along its first dimension that the cache holds, each a contraction in blocks and panels (schedule/ways/slices.py), and packing its other operands again for
-        each of them takes less time than the bytes that need not move. Not where rows of a slice are shared, too: blocks of rows need no panels again."""
+        """Whether the contraction makes the tensor in slices along its first dimension that the cache holds, each a contraction in blocks and panels (schedule/ways/slices.py), and packing its other operands, again for
+        each of them where sums are long, takes less time than the bytes that need not move. Not where rows of a slice are shared, too: blocks of rows need no panels again."""
         places = next(dimensions for accessed, dimensions in p.accesses if accessed == self.name)
         classes = [self.class_of(p, i) for i in places]
         if p.write[0] != self.name or len(classes) < 3 or not is_known(self.tensors[self.name].shape):
@@ -260,6 +263,8 @@ class _Slices:
             return False
         if sum(again.values()) > self.cache_bytes // 4:
             return False
+        if prod(p.extents[i] for i in p.equation.reduced) * p.equation.result.dtype.itemsize <= _WHOLE:
+            return True  # panels of all terms, which are filled once, ahead of the slices (schedule/sweeps/copies_ahead.py)
         packed = sum(again[operand] for operand in others if _row_bytes(self.tensors[operand]) > _PANEL)
         # Measured: packing a byte takes as long as moving four to and from L3, or two to and from memory, beside the sums (docs/performance/networks.md).
         return slices * packed <= self.moved // (2 if size > _STREAMED * self.cache_bytes else 4)

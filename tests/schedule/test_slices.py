@@ -92,6 +92,16 @@ def test_panels_that_all_slices_share_are_packed_once(threads: int) -> None:
     assert "parallel for" in (ahead[-20:] + found) or threads == 1
 
 
+@pytest.mark.parametrize(("depth", "regions"), [(80, 1), (128, 1), (144, 2)])
+def test_slices_of_short_sums_pack_once(depth: int, regions: int) -> None:
+    """What 300 slices would pack again is more than they save, but their panels hold all terms."""
+    given = [np.zeros(shape) for shape in ((300, 60, depth), (60, 64), (depth, 64))]
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20)
+    f = polyml.einsum(FACTORS.format(t="f64"), target=target, threads=1)
+    assert f"in {regions} region" in f.explain(*given)
+    assert "fallback" not in f.explain(*given)
+
+
 def test_blocks_of_rows_are_better_slices() -> None:
     x, w = np.zeros((50, 200, 64), np.float32), np.zeros((64, 256), np.float32)
     assert "local f32 h_sum[1, 200, 256];" not in loops(ROWS, x, w)
