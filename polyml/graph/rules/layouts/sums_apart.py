@@ -14,10 +14,11 @@ from math import prod
 from polyml.expressions import Apply, Read
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import box, box_extents
+from polyml.graph.rules.boxes import box_extents
 from polyml.graph.traverse import indices_of, tensors_of
 from polyml.new_names import fresh_name
 from polyml.sets.affine import affine
+from polyml.sets.boxes import box
 
 __all__ = ["sum_apart"]
 
