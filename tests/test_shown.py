@@ -73,4 +73,4 @@ def test_decisions_say_whose_loop_they_are_about() -> None:
     lowered = polyml.einsum(SOFTMAX, target=polyml.Target("x86-64-v3")).lower(np.ones((7, 50), np.float32))
     told = lowered.explain().splitlines()
     assert told[0] == "softmax: 4 equations in 1 region"
-    assert "  vector: m (e, y_sum): 8 lanes, 4 vectors at once, reduces y_sum in lanes" in told
+    assert "  vector: m (e, y_sum): 8 lanes, 2 vectors at once, reduces y_sum in lanes" in told

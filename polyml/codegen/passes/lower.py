@@ -122,7 +122,14 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: vectors before copies, so that jammed rows share the parts of the vector loops inside them.
     Pass(
         "vectorize",
-        lambda f, o: vectorize(f, vector_bytes=o.vector_bytes, window=o.window, precise=o.precise, large=o.large),
+        lambda f, o: vectorize(
+            f,
+            vector_bytes=o.vector_bytes,
+            registers=o.vector_registers,
+            window=o.window,
+            precise=o.precise,
+            large=o.large,
+        ),
     ),
     # Ordering: when loops are loops of vectors.
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),

@@ -205,9 +205,10 @@ def test_exp_is_one_straight_line_where_an_instruction_scales() -> None:
     assert not Target("aarch64").scalef
 
 
-@pytest.mark.parametrize(("op", "fused"), [("exp", 8), ("gelu", 14)])
-def test_avx2_looks_up_eighths_of_a_power_of_two(op: str, fused: int) -> None:
-    """One permutation, and so many multiplications and multiply-adds a vector: with coefficients for half a power of two exp has 10, gelu 18."""
+@pytest.mark.parametrize(("op", "fused", "table"), [("exp", 8, "vpermilps"), ("gelu", 14, "vpermps")])
+def test_avx2_looks_up_parts_of_a_power_of_two(op: str, fused: int, table: str) -> None:
+    """One permutation, of halves of a register where four powers do, and so many multiplications and multiply-adds a vector: with coefficients for half a power of two exp has 10, gelu 18.
+    Large arguments of exp are looked for in the masks' signs."""
     arguments = (variable("y", f32, "N"), variable("x", f32, "N"))
     body = (vector("i", "N", 8, store("y", "i", Apply(op, (read("x", f32, "i"),), f32))),)
     function = Function(name="kernel", arguments=arguments, written=frozenset("y"), sizes=("N",), body=body)
@@ -215,8 +216,26 @@ def test_avx2_looks_up_eighths_of_a_power_of_two(op: str, fused: int) -> None:
     code = assembly(emit_module([function], Instructions.of(target)), machine_of(target)).partition("\nkernel:")[2]
     loop = re.search(r"^(\.LBB\w+):\n(?:(?!\.LBB).*\n)*?\tvfmadd(?:.*\n)*?\t(?:jne|jl|jb)\t", code, re.MULTILINE)
     assert loop is not None
-    assert len(re.findall(r"\tvperm(?:d|ps)\t", loop[0])) == 1
+    assert re.findall(r"\t(vperm\w+)\t", loop[0]) == [table]
     assert len(re.findall(r"\tv(?:fn?madd|mul)\w*ps\t", loop[0])) == fused
+    assert "vtestps" not in loop[0]
+    assert ("vmovmskps" in loop[0]) == (op == "exp")
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.parametrize("place", [0, 5, 15])
+def test_one_unusual_number_is_found_in_any_lane(dtype: DType, lanes: int, place: int) -> None:
+    if not Target("x86-64-v3").runs_here:
+        pytest.skip("no AVX2")
+    x = np.full(16, 0.5, dtype.numpy)
+    for number in (np.nan, 90.0, -88.0, -1000.0, np.inf, -np.inf):
+        x[place] = number
+        for op in ("exp", "sin", "log"):
+            with np.errstate(all="ignore"):
+                want = REFERENCES[op](x.astype(np.float64))
+                result = math_kernel(op, dtype, lanes, "x86-64-v3")(x)
+                np.testing.assert_allclose(result, want.astype(dtype.numpy), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("count", "steps"), [(2, 1), (7, 6), (8, 5), (15, 9), (16, 7), (23, 9)])

@@ -10,6 +10,7 @@ __all__ = [
     "EXP2_BESIDE_EIGHTHS",
     "EXP2_OF_DOUBLE",
     "EXP_BESIDE_EIGHTHS",
+    "EXP_BESIDE_QUARTERS",
     "LOG2_OF_DOUBLE",
     "SINGLE",
     "Format",
@@ -318,6 +319,11 @@ EXP_BESIDE_EIGHTHS = _hex(
     "0x1.555c7p-3",
     "0x1.5556bap-5",
 )  # of f32 as Format.exp_tiny, for abs(r) <= ln(2)/16; fit error 2^-32.44
+EXP_BESIDE_QUARTERS = _hex(
+    "0x1.000006p-1",
+    "0x1.557248p-3",
+    "0x1.5530d4p-5",
+)  # the same for abs(r) <= ln(2)/8; fit error 2^-27.43
 EXP2_BESIDE_EIGHTHS = _hex(
     "0x1.62e43p-1",
     "0x1.ec0c1ep-3",

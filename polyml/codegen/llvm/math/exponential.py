@@ -3,21 +3,27 @@
 exp: n = x / ln 2 rounded by adding a magic number, r = x - n ln 2 in two parts, e^r = 1 + r (1 + r Q(r)), scaled by 2^n through the exponent bits.
 The integer n is read off the bits of the magic sum, so no conversion instruction is needed. Where an instruction scales by 2^n and rounds once, whatever n is (AVX-512's
 vscalef), and another looks into a table, n has a few bits behind the point, which choose a power of two between 1 and 2, and r is so small that two coefficients do (f64: six): 11 instructions, seven
-of them multiplications or fused, no branch and no call, around which registers would be saved. AVX2 has the table for f32, of eight powers, and three coefficients beside it: eight multiplications or
+of them multiplications or fused, no branch and no call, around which registers would be saved. AVX2 has tables for f32, of four powers, or of eight for what is more accurate, and three coefficients beside them: eight multiplications or
 fused, where the polynomial takes ten; 2^n is added to the exponent.
 """
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.math.constants import EXP2_BESIDE_EIGHTHS, EXP_BESIDE_EIGHTHS, format_of
+from polyml.codegen.llvm.math.constants import (
+    EXP2_BESIDE_EIGHTHS,
+    EXP_BESIDE_EIGHTHS,
+    EXP_BESIDE_QUARTERS,
+    format_of,
+)
 from polyml.codegen.llvm.math.kit import Number, call, fma, horner, rarely, where
 from polyml.codegen.llvm.math.scaling import (
     bounded,
     eighths,
     in_registers,
     looked_up,
-    looks_up_eighths,
+    looks_up_parts,
     magnitude,
+    quarters,
     scaled,
     scales,
 )
@@ -27,22 +33,30 @@ __all__ = ["erf", "exp", "exp_of_sum", "gelu", "sigmoid", "tanh"]
 
 def exp(x: Number) -> Number:
     """e^x. f32: 1.0 ulp, f64: 1.0 ulp."""
-    return in_registers(_exp_by_roots, x) if scales(x) else exp_accurately(x)
+    if scales(x):
+        return in_registers(_exp_by_roots, x)
+    return _unless_far(x, in_registers(_exp_by_quarters, x)) if looks_up_parts(x) else exp_accurately(x)
 
 
 def exp_accurately(x: Number) -> Number:
-    """e^x, somewhat more accurately: f32: 0.91 ulp, f64: 0.9 ulp. One scaling by 2^n suffices but near overflow and where results are denormal.
+    """e^x, somewhat more accurately: f32: 0.92 ulp, f64: 0.9 ulp. One scaling by 2^n suffices but near overflow and where results are denormal.
 
     Arguments so small that the result is 0 stay in line: masked softmax is full of e^-inf.
     """
     f = format_of(x.type)
     if scales(x):
         return in_registers(_exp_scaled, x)
-    if looks_up_eighths(x):
+    if looks_up_parts(x):
         usual = in_registers(_exp_by_eighths, x)
     else:
         t, r = _reduce(x, f.magic)
         usual = (_exp_near_zero(r).bits() + (t.bits() << f.mantissa)).floats()
+    return _unless_far(x, usual)
+
+
+def _unless_far(x: Number, usual: Number) -> Number:
+    """What is usual, but e^x where x is too large for one scaling, or NaN."""
+    f = format_of(x.type)
     return rarely(_outside(x, f.exp_safe), usual, exp_everywhere, x, settled=(x < f.exp_range[0], 0.0))
 
 
@@ -70,6 +84,14 @@ def _exp_by_eighths(x: Number) -> Number:
     t, r = _reduce(x, f.magic / 8)
     root = eighths(t, 1.0, f.roots[::2])
     return fma(root * r, fma(horner(EXP_BESIDE_EIGHTHS, r), r, 1.0), root)
+
+
+def _exp_by_quarters(x: Number) -> Number:
+    """The same with a table of four: half an instruction less, 0.99 ulp instead of 0.92."""
+    f = format_of(x.type)
+    t, r = _reduce(x, f.magic / 4)
+    root = quarters(t, f.roots[::4])
+    return fma(root * r, fma(horner(EXP_BESIDE_QUARTERS, r), r, 1.0), root)
 
 
 def _exp_near_zero(r: Number) -> Number:
@@ -110,7 +132,7 @@ def _power_of_two(t: Number, mantissa: int) -> Number:
 
 def _outside(x: Number, limit: float) -> Number:
     """abs(x) > limit, or NaN."""
-    return ~abs(x).at_most(limit)
+    return ~abs(x).at_most(x.operand(limit))
 
 
 def _expm1(x: Number) -> Number:
@@ -167,7 +189,7 @@ def gelu(x: Number) -> Number:
     f = format_of(x.type)
     if scales(x):
         return in_registers(_gelu_scaled, x)
-    if looks_up_eighths(x):
+    if looks_up_parts(x):
         return in_registers(_gelu_by_eighths, x)
     a = abs(x)
     magic = f.magic + (f.bias - 1)

@@ -6,9 +6,10 @@ Operators are exact IEEE operations without fast-math flags: a recipe says itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 from polyml.codegen.llvm.functions.helpers import define
-from polyml.codegen.llvm.ir import Builder, Module, Type, Value, constant, type_of
+from polyml.codegen.llvm.ir import I32, Builder, Module, Type, Value, constant, type_of
 from polyml.codegen.llvm.math.operands import operand
 
 __all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "rarely", "where"]
@@ -220,7 +221,7 @@ def rarely(
     """
     b = condition.builder
     before, cold, after = b.block, b.fresh("cold"), b.fresh("warm")
-    b.branch(b.any_lane(condition.value), cold, after, rare=True)
+    b.branch(_any_lane(condition, usual.type), cold, after, rare=True)
     b.start(cold)
     incoming = [f"[{usual.value.text}, %{before}]"]
     result = usual
@@ -237,6 +238,26 @@ def rarely(
     b.jump(after)
     b.start(after)
     return Number(b, b.emit(usual.type, f"phi {usual.type} {', '.join(incoming)}"))
+
+
+def _any_lane(condition: Number, like: Type) -> Value:
+    """Whether the condition, of numbers of such a type, holds in any lane. In AVX2's registers masks are numbers, of which one instruction collects the signs; vtestps, which LLVM takes, are two."""
+    b, lanes = condition.builder, _REGISTER // like.bits
+    if not b.module.instructions.avx2 or like.lanes % lanes:
+        return b.any_lane(condition.value)
+    element, suffix = ("float", "ps") if like.bits == 32 else ("double", "pd")
+    mask = b.convert("sext", condition.value, f"i{like.bits}")
+    parts = [b.shuffle(mask, range(k, k + lanes)) if lanes < like.lanes else mask for k in range(0, like.lanes, lanes)]
+    signs = b.convert("bitcast", reduce(lambda one, other: b.binary("or", one, other), parts), element)
+    name = f"llvm.x86.avx.movmsk.{suffix}.256"
+    b.module.declare(name, str(I32), [str(signs.type)])
+    # LLVM, which would make vtestps of a comparison with nought, does not know where the number is from.
+    number = b.emit(I32, f'call i32 asm "", "=r,0"({b.call(name, I32, (signs,))})')
+    return b.compare("ne", number, constant(I32, 0))
+
+
+_REGISTER = 256
+"""Bits of AVX2's."""
 
 
 def by_lane(function: str, *args: Number) -> Number:

@@ -1,4 +1,4 @@
-"""Instructions for exponential functions, where the module's target has them. AVX-512: scaling by a power of two, the smaller of two absolute values, and small tables. AVX2: a table of eight numbers of 32 bits.
+"""Instructions for exponential functions, where the module's target has them. AVX-512: scaling by a power of two, the smaller of two absolute values, and small tables. AVX2: tables of eight and of four numbers of 32 bits.
 
 Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 2C: VSCALEFPS (table of special cases: infinite exponents win even over NaN), VRANGEPS, VPERMPS, VPERMD, VPERMI2PS.
 All lengths of vectors take the same steps in whole registers, so that a lane's result does not depend on them.
@@ -13,7 +13,17 @@ from polyml.codegen.llvm.ir import I32, Type, Value, constant, type_of
 from polyml.codegen.llvm.math.constants import format_of
 from polyml.codegen.llvm.math.kit import Number
 
-__all__ = ["bounded", "eighths", "in_registers", "looked_up", "looks_up_eighths", "magnitude", "scaled", "scales"]
+__all__ = [
+    "bounded",
+    "eighths",
+    "in_registers",
+    "looked_up",
+    "looks_up_parts",
+    "magnitude",
+    "quarters",
+    "scaled",
+    "scales",
+]
 
 _REGISTERS = (256, 512)
 """Bits of the vectors whose forms are used; without AVX-512 the first."""
@@ -24,8 +34,8 @@ def scales(x: Number) -> bool:
     return x.builder.module.instructions.scalef and x.type.is_float
 
 
-def looks_up_eighths(x: Number) -> bool:
-    """Whether `eighths` exists for numbers like x."""
+def looks_up_parts(x: Number) -> bool:
+    """Whether `quarters` and `eighths` exist for numbers like x."""
     return x.builder.module.instructions.avx2 and x.type.element == "float"
 
 
@@ -84,13 +94,26 @@ def eighths(t: Number, factor: float, roots: Sequence[float]) -> Number:
 
     An entry of the table is a root less the bits that k itself has in the sum of t's and the root's, so that no bit of t is masked.
     """
-    b, bits = t.builder, t.bits()
-    shift = format_of(t.type).mantissa - 3
-    entries = [(_bits_of(factor * root) - (k << shift)) % (1 << 32) for k, root in enumerate(roots)]
-    table = Value(bits.type, f"<{', '.join(f'i32 {entry}' for entry in entries)}>")
+    b, bits, shift = t.builder, t.bits(), format_of(t.type).mantissa - 3
+    table = _entries(bits.type, [factor * root for root in roots], shift)
     b.module.declare("llvm.x86.avx2.permd", str(bits.type), [str(bits.type)] * 2)
     root = Number(b, b.call("llvm.x86.avx2.permd", bits.type, (table, bits.value)))
     return (root + (bits << shift)).floats()
+
+
+def quarters(t: Number, roots: Sequence[float]) -> Number:
+    """2^t likewise, where the low bits of t are four times its value. Each half of a register has all four roots, so that no number crosses them: one step where `eighths` take two (Zen 3)."""
+    b, bits, shift = t.builder, t.bits(), format_of(t.type).mantissa - 2
+    table = b.convert("bitcast", _entries(bits.type, roots, shift), t.type.element)
+    b.module.declare("llvm.x86.avx.vpermilvar.ps.256", str(t.type), [str(t.type), str(bits.type)])
+    root = Number(b, b.call("llvm.x86.avx.vpermilvar.ps.256", t.type, (table, bits.value)))
+    return (root.bits() + (bits << shift)).floats()
+
+
+def _entries(type_: Type, roots: Sequence[float], shift: int) -> Value:
+    """The roots' bits, each less its place where that comes to stand, again and again in all lanes."""
+    entries = [(_bits_of(root) - (k << shift)) % (1 << 32) for k, root in enumerate(roots)]
+    return Value(type_, f"<{', '.join(f'i32 {entries[k % len(entries)]}' for k in range(type_.lanes))}>")
 
 
 def _bits_of(single: float) -> int:

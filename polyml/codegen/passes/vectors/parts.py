@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from polyml.codegen.loops import Allocate, For, If, Node
+from polyml.codegen.loops import Allocate, Assign, For, If, Node
 from polyml.codegen.passes.unrolling.jam import jam
 from polyml.codegen.passes.vectors.in_turn import IN_TURN, is_long
 from polyml.codegen.passes.vectors.overlap import may_run_twice
@@ -16,12 +16,22 @@ from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue
 from polyml.records import dataclass, replace
+from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["VectorPlan", "loops_of", "plan_parts", "with_lanes"]
 
 _INDEPENDENT = 4
 """Accumulators that hide the latency of one addition: at least so many vectors are in flight in a reducing loop."""
+
+_OF_FUNCTIONS = 2
+"""The same where a vector's instructions take half of that latency themselves, and registers are few: what accumulators do not need holds constants of functions. Zen 3, sums of exp: 5.9 cycles a vector, with four 6.7, three 6.2, one 5.9."""
+
+_HEAVY = 8.0
+"""Instructions of a vector that take half of an addition's latency: four a cycle."""
+
+_FEW_REGISTERS = 16
+"""Vector registers, at most, that do not hold an exponential's constants beside four accumulators."""
 
 _STRIP = 32
 """A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
@@ -46,16 +56,25 @@ class VectorPlan:
 
 
 def plan_parts(
-    loop: For, ranges: Ranges, width: int, *, leads: Leads, vector_bytes: int, sums: int, window: int = 0
+    loop: For,
+    ranges: Ranges,
+    width: int,
+    *,
+    leads: Leads,
+    vector_bytes: int,
+    sums: int,
+    window: int = 0,
+    registers: int = 32,
 ) -> VectorPlan:
-    """How the loop is cut. leads: what is known of where rows begin. sums: of results that all lanes share. window: Target's; 0: vectors are taken one after the other."""
+    """How the loop is cut. leads: what is known of where rows begin. sums: of results that all lanes share. window: Target's; 0: vectors are taken one after the other. registers: of vectors."""
     in_turn = not sums and loop.factor == 1 and is_long(loop, window)
     span = loop.upper - loop.lower
     trips = ranges.constant(span)
     # Copies of a jammed loop around have accumulators of their own.
     copies = prod(outer.factor for outer in ranges.loops if outer.kind == "jam")
     least = IN_TURN if in_turn else loop.factor
-    vectors = max(least, -(-_INDEPENDENT // copies) if sums and not _has_loops(loop.body) else 1)
+    independent = _independent(loop, registers) if sums and not _has_loops(loop.body) else 1
+    vectors = max(least, -(-independent // copies))
     if trips is None and not sums and not _has_loops(loop.body):
         most = ranges.highest(span)
         vectors = 1 if most is not None and most < _STRIP * width else vectors
@@ -87,6 +106,16 @@ def plan_parts(
     main = trips >= vectors * width
     single = trips // width % vectors > 0
     return VectorPlan(width, vectors, loop.lower, middle, end, main, single, trips % width > 0, in_turn=in_turn)
+
+
+def _independent(loop: For, registers: int) -> int:
+    """Accumulators of a loop that reduces; minima and maxima are found four at a time (llvm/reductions/extrema.py)."""
+    nodes = list(walk_nodes(loop.body))
+    only_sums = all(isinstance(n, Allocate) or (isinstance(n, Assign) and n.reduction in (None, "sum")) for n in nodes)
+    if registers > _FEW_REGISTERS or not only_sums:
+        return _INDEPENDENT
+    work = sum(operations_of(node.value) for node in nodes if isinstance(node, Assign))
+    return _OF_FUNCTIONS if work >= _HEAVY else _INDEPENDENT
 
 
 def loops_of(

@@ -42,7 +42,13 @@ _ROWS = 16
 
 
 def vectorize(
-    function: Function, *, vector_bytes: int, window: int = 0, precise: bool = False, large: bool = False
+    function: Function,
+    *,
+    vector_bytes: int,
+    registers: int = 32,
+    window: int = 0,
+    precise: bool = False,
+    large: bool = False,
 ) -> tuple[Function, tuple[Note, ...]]:
     """The function with its vector loops carried out: their width is `vector_bytes` over the size of the widest element that a lane computes with.
 
@@ -50,7 +56,7 @@ def vectorize(
     is sequential.
 
     Args:
-        vector_bytes: of one vector register, a power of two. window: Target's; 0: vectors are never taken in turn.
+        vector_bytes: of one vector register, a power of two. registers: how many there are. window: Target's; 0: vectors are never taken in turn.
         precise: floating-point sums and products keep their order, so that they cannot have lanes.
         large: what codegen/passes/large.py asks for holds.
     """
@@ -59,7 +65,7 @@ def vectorize(
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
     made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
     variables = {v.name: v for v in (*function.arguments, *made)}
-    pass_ = _Vectorize(vector_bytes, window, precise, taken, leads_, variables)
+    pass_ = _Vectorize(vector_bytes, registers, window, precise, taken, leads_, variables)
     body = pass_.body(function.body, outside(function))
     if body is function.body:
         return function, tuple(pass_.notes)
@@ -81,6 +87,7 @@ class _Vectorize:
     def __init__(
         self,
         vector_bytes: int,
+        registers: int,
         window: int,
         precise: bool,
         taken: set[str],
@@ -88,6 +95,7 @@ class _Vectorize:
         variables: dict[str, Variable],
     ) -> None:
         self.vector_bytes = vector_bytes
+        self.registers = registers
         self.window = window
         self.precise = precise
         self.taken = taken
@@ -335,7 +343,14 @@ class _Vectorize:
 
     def plan(self, loop: For, ranges: Ranges, width: int, *, sums: int) -> VectorPlan:
         return plan_parts(
-            loop, ranges, width, leads=self.leads, vector_bytes=self.vector_bytes, sums=sums, window=self.window
+            loop,
+            ranges,
+            width,
+            leads=self.leads,
+            vector_bytes=self.vector_bytes,
+            sums=sums,
+            window=self.window,
+            registers=self.registers,
         )
 
 
