@@ -15,11 +15,12 @@ from polyml.codegen.llvm.math.constants import (
     EXP_BESIDE_QUARTERS,
     format_of,
 )
-from polyml.codegen.llvm.math.kit import Number, call, fma, horner, rarely, where
+from polyml.codegen.llvm.math.kit import Number, call, fma, horner, in_pairs, rarely, where
 from polyml.codegen.llvm.math.scaling import (
     bounded,
     eighths,
     in_registers,
+    is_negative,
     looked_up,
     looks_up_parts,
     magnitude,
@@ -156,7 +157,7 @@ def tanh(x: Number) -> Number:
 def sigmoid(x: Number) -> Number:
     """1/(1 + e^-x) as (x < 0 ? z : 1)/(1 + z) with z = e^-abs(x). f32: 2.4 ulp, with a table of eight powers 2.6."""
     z = Number(x.builder, call(x.builder.module, x.builder, exp_accurately, ((-abs(x)).value,)))
-    return where(x < 0.0, z, 1.0) / (z + 1.0)
+    return where(is_negative(x), z, 1.0) / (z + 1.0)
 
 
 def erf(x: Number) -> Number:
@@ -204,9 +205,10 @@ def _gelu_by_eighths(x: Number) -> Number:
     f = format_of(x.type)
     magic = f.magic / 8
     a = abs(x)
-    z = a * horner(f.gelu, a)
-    t = z + magic
-    r = z - (t - magic)
+    exponent = in_pairs(f.gelu, a)
+    # Two multiply-adds of the exponent take a step less than its product, which both wait for.
+    t = fma(a, exponent, magic)
+    r = fma(a, exponent, -(t - magic))
     root = eighths(t, 0.5, f.roots[::2])
     part = fma(root * r, horner(EXP2_BESIDE_EIGHTHS, r), root)
     return _weighed(x, where(a > f.gelu_end, 0.0, part))
@@ -228,7 +230,7 @@ def _gelu_scaled(x: Number) -> Number:
 
 def _weighed(x: Number, part: Number) -> Number:
     """x times the part, or what the part leaves of one."""
-    return x * where(x < 0.0, part, 1.0 - part)
+    return x * where(is_negative(x), part, 1.0 - part)
 
 
 _GELU_ALL = 20.0

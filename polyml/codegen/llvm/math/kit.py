@@ -12,7 +12,7 @@ from polyml.codegen.llvm.functions.helpers import define
 from polyml.codegen.llvm.ir import I32, Builder, Module, Type, Value, constant, type_of
 from polyml.codegen.llvm.math.operands import operand
 
-__all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "rarely", "where"]
+__all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "in_pairs", "rarely", "where"]
 
 
 class Number:
@@ -169,6 +169,16 @@ def horner(coefficients: Sequence[float], x: Number) -> Number:
     fourth = square * square
     a, b, c, d = (_in_order(coefficients[k::4], fourth) for k in range(4))
     return fma(fma(d, x, c), square, fma(b, x, a))
+
+
+def in_pairs(coefficients: Sequence[float], x: Number) -> Number:
+    """The same of an even number of coefficients, `c0 + c1 x` and so on first, which are a polynomial of x^2: of eight a step of four cycles less until the value is there than by `horner`, and two moves of constants more."""
+    square = x * x
+    terms = [fma(x, odd, even) for even, odd in zip(coefficients[::2], coefficients[1::2], strict=True)]
+    total = terms.pop()
+    for term in reversed(terms):
+        total = fma(total, square, term)
+    return total
 
 
 LONG = 8

@@ -17,6 +17,7 @@ __all__ = [
     "bounded",
     "eighths",
     "in_registers",
+    "is_negative",
     "looked_up",
     "looks_up_parts",
     "magnitude",
@@ -37,6 +38,11 @@ def scales(x: Number) -> bool:
 def looks_up_parts(x: Number) -> bool:
     """Whether `quarters` and `eighths` exist for numbers like x."""
     return x.builder.module.instructions.avx2 and x.type.element == "float"
+
+
+def is_negative(x: Number) -> Number:
+    """x < 0, where it does not matter what it is for zeros and NaN: AVX2 chooses by the sign, without a comparison."""
+    return x.bits() < 0 if x.builder.module.instructions.avx2 else x < 0.0
 
 
 def in_registers(recipe: Callable[[Number], Number], x: Number) -> Number:
