@@ -183,12 +183,12 @@ class _Prefetch:
 
     def with_coming_lines(self, nodes: tuple[Node, ...], loop: For, outer: For | None = None) -> tuple[Node, ...]:
         """The nodes, which are what is inside of the outer loop, with prefetches of lines further on in what their only loop reads, if it computes so much that the hardware does not see far enough ahead.
-        Inputs only: what the function writes itself, step after step in tiles, comes from a cache; but where the loop goes through it as well, memory may have to deliver that, too, which counts as half of an input. Not several streams on a core whose loads wait for lines that are on their way into L1, nor several rows on one where what is asked for elsewhere pushes out what is at hand."""
+        Inputs only: what the function writes itself, step after step in tiles, comes from a cache; but where the loop goes through it as well, memory may have to deliver that, too, which counts as half of an input. Not several streams on a core whose loads wait for lines that are on their way into L1, nor several rows on one where what is asked for elsewhere pushes out what is at hand, but in loops whose stores past the caches wait in buffers of their own."""
         every = self.streams(loop)
         streams = {key: reads for key, reads in every.items() if key[0] not in self.written}
         enough = bool(streams) and 2 * _work(loop) * loop.width >= HEAVY * (len(streams) + len(every))
         several = self.caches.ahead < AHEAD and len(streams) > 1
-        if not self.caches.beside:
+        if not self.caches.beside and not (self.caches.streams_apart and _streams(loop)):
             trips = self.trips(loop)
             several = not trips or trips < 0 or sum(self.rows(a, r, trips) for (a, _), r in streams.items()) > 1
         if not enough or several or 3 * self.caches.l1 < 4 * AHEAD:

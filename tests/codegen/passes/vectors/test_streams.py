@@ -196,6 +196,12 @@ def test_the_only_loop_fetches_what_comes_when_it_computes_much() -> None:
     assert prefetch(light, CACHES) == (light, ())
     # Two streams are left to the hardware on cores that are asked for few bytes ahead.
     assert prefetch(heavy, replace(CACHES, ahead=4 << 10)) == (heavy, ())
+    # So are two rows where a line of L2 is one of L1 as well, unless stores past the caches wait apart: then twice for each line.
+    assert prefetch(heavy, replace(CACHES, beside=False)) == (heavy, ())
+    after, _ = prefetch(heavy, replace(CACHES, beside=False, streams_apart=True))
+    assert {str(p.place) for p in prefetches(after)} == {
+        f"{name}[i, j + {k}]" for name in "xz" for k in range(2048, 2080, 8)
+    }
 
 
 def test_what_is_updated_in_place_moves_too() -> None:
