@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
@@ -16,7 +17,7 @@ from polyml.codegen.llvm.pairs import dot_of_pairs
 from polyml.codegen.llvm.state import State, stored_type
 from polyml.codegen.loops import Assign, Place, UpdateArgument
 from polyml.dtypes import DType
-from polyml.expressions import Apply, Expr
+from polyml.expressions import Apply, Expr, Read
 from polyml.ops import REDUCTIONS
 
 __all__ = ["COMBINED", "assign", "combine", "keep_better", "masked", "read_place", "update_argument", "write_place"]
@@ -32,7 +33,7 @@ def assign(state: State, node: Assign) -> None:
     """`target = value`, or `target = combine(target, value)`."""
     target = state.slots[node.target.variable].variable
     if node.reduction is None:
-        value = evaluate(state, node.value)
+        value = evaluate(state, _looked_at(node) if state.builder.module.instructions.avx2 else node.value)
         write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
     elif node.across:
         value = across(state, node.reduction, evaluate(state, node.value), target.dtype)
@@ -44,6 +45,18 @@ def assign(state: State, node: Assign) -> None:
         write_place(state, node.target, new, adds=node.reduction == "sum")
     else:
         _accumulate(state, node, target.dtype)
+
+
+def _looked_at(node: Assign) -> Expr:
+    """The value; of a minimum or maximum of the target's element and something else the other way round. The first operand is looked at for NaN, and the choice between what a place has and
+    something else would be stored under a mask."""
+    match node.value:
+        case Apply(op="min" | "max", args=(Read() as old, other)) if (
+            old.tensor == node.target.variable and old.subscripts == node.target.subscripts
+        ):
+            return replace(node.value, args=(other, old))
+        case _:
+            return node.value
 
 
 def _combined_with(state: State, node: Assign, read: Callable[[], Value], dtype: DType) -> Value:

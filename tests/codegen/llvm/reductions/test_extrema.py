@@ -293,3 +293,17 @@ def test_indices_beside_numbers_of_64_bits_have_as_many_where_masks_are_vectors(
     assert "vpack" not in narrow
     assert "vpbroadcastd" in wide
     assert "vpbroadcastq" not in wide
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_extrema_in_place_are_stored_without_a_mask(op: str) -> None:
+    """Whichever operand is the place itself, NaN in either wins, and with AVX2 no store is masked, whose mask would be a vector."""
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(1003) for _ in range(2))
+    a[5], b[[3, 77]] = np.nan, np.nan
+    expected = {"min": np.minimum, "max": np.maximum}[op](a, b)
+    for value in (f"{op}(a[i], b[i])", f"{op}(b[i], a[i])"):
+        text = f'def f(a: f64["N"], b: f64["N"]):\n    a[i] = {value}\n    return a\n'
+        program = pm.einsum(text, target=AVX2)
+        np.testing.assert_array_equal(program(a.copy(), b), expected)
+        assert "vmaskmov" not in program.lower(np.zeros(1000), np.zeros(1000)).text("asm")
