@@ -7,7 +7,7 @@ for modern architectures" (2001), section 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -23,7 +23,7 @@ from polyml.sets.from_isl import affine_of
 from polyml.sets.shapes import element_count, is_known
 from polyml.sets.spaces import maps_of
 
-__all__ = ["common_loops", "expanded", "expanded_along_loops"]
+__all__ = ["common_loops", "expanded", "expanded_along_loops", "with_a_place_ahead"]
 
 MAX_BYTES = 1 << 28
 """Of an expanded array: should no order let it be contracted, it exists in full."""
@@ -61,8 +61,17 @@ def expanded_along_loops(scop: Scop, names: Iterable[str], most: int | None) -> 
             subscripts = tuple(affine(index) - first for index, first, _ in found)
             extents = tuple(extent for _, _, extent in found)
             changed[array.name] = subscripts, replace(array, shape=(*extents, *array.shape))
-    if not changed:
-        return scop
+    return _widened(scop, changed) if changed else scop
+
+
+def with_a_place_ahead(scop: Scop, names: Iterable[str]) -> Scop:
+    """The scop whose local arrays of these names have a dimension of one element in front of their own: room for a storage map that cuts one of these in two."""
+    arrays = [scop.arrays[name] for name in names]
+    return _widened(scop, {a.name: ((affine(0),), replace(a, shape=(affine(1), *a.shape))) for a in arrays})
+
+
+def _widened(scop: Scop, changed: Mapping[str, tuple[tuple[Affine, ...], Array]]) -> Scop:
+    """The scop with these arrays, whose accesses get the subscripts in front of their own."""
     places = {name: subscripts for name, (subscripts, _) in changed.items()}
     statements = {name: _with_places(statement, places) for name, statement in scop.statements.items()}
     return rebuilt(scop, statements, {**scop.arrays, **{name: array for name, (_, array) in changed.items()}})

@@ -7,6 +7,10 @@ steps of the block while the row is in L1. The local array that holds the step's
 Where each step takes one column as well, that of its number, the same holds along a row: the columns of the steps' numbers go first, which keeps every step's column aside. What is left is the
 statement alone, a contraction of both, which runs in register tiles.
 
+A tile takes a vector or two of each step's row, a row of memory away from those of the step before, which no prefetcher of the hardware follows. Where a vector is less than a line, that is a line of L1 for each
+vector or two, and a page; so the steps' rows lie in panels as wide as the tile there, all steps one after the other, and the tile has one vector and as many rows as take its elements in turn. What is read in order of memory comes from the last cache
+just as well, so blocks have as many steps as make up for a sweep over memory.
+
 Rewrite: band[k] (c) -> band[k_tile] (sequence(rows in the steps' tile: band[k] (c), other rows: band[i_tile] (sequence(columns in the tile: band[k] (c), others: jam i (vector j (band[k]))))))
 
 When: an in-place statement of at least three indices sweeps over more than stays in cache, and a local array carries a row of its target whose number is the step's. What comes out
@@ -17,29 +21,39 @@ Source: the blocked order of Venkataraman, Sahni and Mukhopadhyaya, "A blocked a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
+
+import islpy as isl
 
 from polyml.expressions import plain_indices, reads_of, variables_in
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.pivots.plan import widest_tile
 from polyml.schedule.register_tiles import RegisterTile
-from polyml.schedule.schedule import Product
+from polyml.schedule.schedule import Product, Schedule
 from polyml.schedule.statement_models import UNKNOWN_EXTENT
-from polyml.scop.expansion import expanded_along_loops
+from polyml.scop.expansion import expanded_along_loops, with_a_place_ahead
 from polyml.scop.scop import Array, Scop, Statement
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
+from polyml.sets.spaces import parameters_text
 from polyml.target import Target
 
-__all__ = ["RowBlocks", "plan_row_blocks"]
+__all__ = ["RowBlocks", "in_panels", "plan_row_blocks"]
 
 LEAST_STEPS = 4
 """Of a block: fewer do not save a sweep over memory."""
 
 ANY_STEPS = 32
 """Of a block, at most, where the number of rows is symbolic: few enough for matrices that just leave the cache."""
+
+PANEL_STEPS = 32
+"""Of a block whose rows lie in panels, at most: their operations take longer than memory takes for what they change."""
+
+PANELS_SHARE = 8
+"""The part of the last cache that panels take, at most."""
 
 LEAST_BLOCKS = 8
 """Blocks, at least: what runs ahead on the steps' own rows is no more than a part of the work."""
@@ -49,7 +63,7 @@ LEAST_BLOCKS = 8
 class RowBlocks:
     """scop: with a row for each step. steps: per statement the index of the loop over steps; rows: per statement the index of its row, that of the steps where it takes
     the step's row. size: steps of a block; height: rows that take turns. kept: the local arrays of steps' rows. columns: the same as rows along the lanes, and tile: of the registers, where the
-    core stands alone beyond the steps' columns. worth: what must hold at a call for it to pay, of extents that are symbolic."""
+    core stands alone beyond the steps' columns. panels: of `kept`, those that lie in panels of `width` elements. worth: what must hold at a call for it to pay, of extents that are symbolic."""
 
     scop: Scop
     core: str
@@ -60,6 +74,8 @@ class RowBlocks:
     kept: tuple[str, ...]
     columns: Mapping[str, str] | None = None
     tile: RegisterTile | None = None
+    panels: tuple[str, ...] = ()
+    width: int = 0
     worth: tuple[Product, ...] = ()
 
     def __str__(self) -> str:
@@ -89,22 +105,62 @@ def plan_row_blocks(scop: Scop, models: Mapping[str, StatementModel], target: Ta
         if rows is None or not kept:
             continue
         row_bytes = prod(n for d, n in enumerate(numbers) if d != dimension) * array.dtype.itemsize
-        room = min(target.l2_bytes // 2 // row_bytes, models[core.name].extents[step] // LEAST_BLOCKS)
-        room = min(room, ANY_STEPS) if symbolic else room
-        size = 1 << (room.bit_length() - 1) if room > 0 else 0
         lanes = 1 - dimension if len(numbers) == 2 and 1 in strides else None
         columns, crossed = (None, ()) if lanes is None else _columns(scop, core, step, rows, lanes)
+        most = models[core.name].extents[step] // LEAST_BLOCKS
+        size = _power(min(target.l2_bytes // 2 // row_bytes, most, ANY_STEPS if symbolic else most))
+        tile, panels, width = None if columns is None else _even(widest_tile(target)), tuple[str, ...](), 0
+        if columns is not None and target.vector_bytes < target.line_bytes:
+            steps_of_panels = _power(min(target.l3_bytes // PANELS_SHARE // row_bytes, most, PANEL_STEPS))
+            tall, lanes_of_panels = _tall(target), target.lanes(array.dtype.itemsize)
+            found = _along(scop, kept, columns)
+            if found and steps_of_panels >= max(tall.rows, lanes_of_panels):
+                size, tile, panels, width = steps_of_panels, tall, found, lanes_of_panels
         both = (*kept, *crossed)
         made = expanded_along_loops(scop, both, None if symbolic else prod(numbers) * array.dtype.itemsize)
         if size >= LEAST_STEPS and all(len(made.arrays[k].shape) > len(scop.arrays[k].shape) for k in both):
-            tile = None if columns is None else _even(widest_tile(target))
             height = max(1, target.l1_bytes // 2 // row_bytes)
             return RowBlocks(
-                scop=made, core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size, kept=both,
-                height=1 << (height.bit_length() - 1) if tile is None else tile.rows, columns=columns, tile=tile,
+                scop=with_a_place_ahead(made, panels), core=core.name, steps=dict.fromkeys(scop.statements, step), rows=rows, size=size, kept=both,
+                height=_power(height) if tile is None else tile.rows, columns=columns, tile=tile, panels=panels, width=width,
                 worth=_worth(array, LEAST_BLOCKS * size, target) if symbolic else (),
             )  # fmt: skip
     return None
+
+
+def in_panels(made: Schedule, plan: RowBlocks) -> Schedule:
+    """The schedule with those of the steps' rows in panels that the plan says."""
+    scop, width = made.scop, plan.width
+    storage = dict(made.storage)
+    for array in plan.panels:
+        offsets = {}
+        for statement in (s for s in scop.statements.values() if array in s.touched):
+            _, at, lane = _places(statement, array)[0]
+            k, text = plan.steps[statement.name], f"floor(({lane.isl_text()})/{width})"
+            first = f"{at.isl_text()} - ({k} mod {plan.size})"
+            head = f"{parameters_text(scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}]"
+            offsets[statement.name] = isl.MultiAff(f"{head} -> [(-{text}), ({first}), ({width}*{text})] }}")
+        count = (scop.arrays[array].shape[-1] + (width - 1)) // width
+        shape = (count.constant if count.is_constant else count, plan.size, width)
+        storage[array] = replace(storage[array], shape=shape, offsets=offsets)
+    return replace(made, storage=storage)
+
+
+def _along(scop: Scop, kept: Sequence[str], columns: Mapping[str, str]) -> tuple[str, ...]:
+    """The steps' rows whose elements are found by the index of the column in every statement."""
+    found = []
+    for name in kept:
+        users = [statement for statement in scop.statements.values() if name in statement.touched]
+        if all({(affine(columns[s.name]),)} == set(_places(s, name)) for s in users):
+            found.append(name)
+    return tuple(found)
+
+
+def _places(statement: Statement, array: str) -> list[tuple[Affine, ...]]:
+    """The subscripts of the array in the statement."""
+    accesses = [statement.target.subscripts] if statement.target.array == array else []
+    accesses += [read.subscripts for read in reads_of(statement.value) if read.tensor == array]
+    return [tuple(s for s in subscripts if isinstance(s, Affine)) for subscripts in accesses]
 
 
 def _worth(array: Array, least: int, target: Target) -> tuple[Product, ...]:
@@ -127,8 +183,17 @@ def _columns(
 
 def _even(tile: RegisterTile) -> RegisterTile:
     """The tile with powers of two as sides, which blocks of steps are multiples of: no tile lies across the edge of one."""
-    rows, vectors = (1 << (side.bit_length() - 1) for side in (tile.rows, tile.vectors))
-    return RegisterTile(rows, vectors, tile.cost)
+    return RegisterTile(_power(tile.rows), _power(tile.vectors), tile.cost)
+
+
+def _tall(target: Target) -> RegisterTile:
+    """One vector of as many rows as leave registers for the panel's vector, an element of the row, their sum and what that takes: a power of two."""
+    return RegisterTile(_power(target.vector_registers - 4), 1, 1.0)
+
+
+def _power(most: int) -> int:
+    """The largest power of two up to a number; 0 where there is none."""
+    return 1 << (most.bit_length() - 1) if most > 0 else 0
 
 
 def _names(statement: Statement) -> list[str | None]:

@@ -13,7 +13,7 @@ from polyml.schedule.streams import streamed_arrays
 from polyml.schedule.sweeps.first_sweep import one_row_ahead
 from polyml.schedule.sweeps.last_sweep import one_row_late
 from polyml.schedule.sweeps.loop_bodies import body_of
-from polyml.schedule.sweeps.row_blocks import plan_row_blocks
+from polyml.schedule.sweeps.row_blocks import in_panels, plan_row_blocks
 from polyml.schedule.sweeps.row_registers import rows_side_by_side
 from polyml.schedule.sweeps.row_sums import large_matrices, plan_row_sums
 from polyml.schedule.sweeps.rows_late import one_block_late
@@ -39,7 +39,7 @@ def by_row_blocks(task: Task) -> Schedule | None:
     worth = tuple(dict.fromkeys((*plan.worth, *worth)))
     made = Schedule(scop=plan.scop, dependences=dependences, tree=tree, storage={}, notes=notes, worth=worth)
     made = contract_storage(made)
-    return made if set(plan.kept) <= made.storage.keys() else None
+    return in_panels(made, plan) if set(plan.kept) <= made.storage.keys() else None
 
 
 def by_row_sums(task: Task) -> Schedule | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,9 +49,35 @@ def test_negative_cycles_take_the_same_steps() -> None:
 
 def test_the_steps_own_rows_run_ahead() -> None:
     text = lowered(PATHS, 64, 64).text("loops")
-    assert "local f64 a_2_old1[8, 64];" in text, "a row for each step of a block"
-    first, then = text.index("a_2_old1[k - k_tile, "), text.index("for (e0_tile = 0; e0_tile < k_tile;")
-    assert first < then
+    assert "local f64 a_2_old1[16, 8, 4];" in text, "a row for each step of a block"
+    first, then = text.index("a_2_old1["), text.index("for (e0_tile = 0; e0_tile < k_tile;")
+    assert text.index("] = a[k, ", first) < then
+
+
+def test_the_steps_rows_lie_in_panels() -> None:
+    """A tile of one vector reads one panel from its beginning to its end."""
+    text = lowered(PATHS, 71, 71).text("loops")
+    assert "local f64 a_2_old1[18, 8, 4];" in text, "4 elements of each of 8 rows, one after the other"
+    assert re.search(r"vector\(4\) for \(j = j_tile; j < j_tile \+ 4; j \+= 4\)", text)
+    assert "a_lead" not in text, "vectors begin where panels do"
+    assert "masked.gather" not in lowered(PATHS, 71, 71).text("llvm")
+
+
+def test_no_panels_where_a_vector_is_a_line() -> None:
+    target = replace(SMALL_CACHES, vector_bytes=64, vector_registers=32)
+    text = polyml.einsum(PATHS, target=target).lower(np.zeros((64, 64))).text("loops")
+    assert "local f64 a_2_old1[8, 64];" in text
+
+
+def test_panels_of_rows_that_begin_later() -> None:
+    """Steps that begin at another number than 0, rows that are no whole vectors."""
+    a = np.random.default_rng(6).integers(1, 1000, (75, 75)).astype(np.float64)
+    expected = a.copy()
+    for k in range(3, 75):
+        expected = np.minimum(expected, expected[:, k, None] + expected[k])
+    program = polyml.einsum(PATHS.replace("range(N)", "range(3, N)"), target=SMALL_CACHES)
+    assert "one sweep over i" in program.explain(a)
+    np.testing.assert_array_equal(program(a.copy()), expected)
 
 
 def test_beyond_the_steps_rows_and_columns_are_register_tiles() -> None:

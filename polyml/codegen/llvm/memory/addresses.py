@@ -158,9 +158,9 @@ class Nest:
         return total
 
     def _stays_between_multiples(self, division: FloorDiv, growth: int) -> bool:
-        """Whether the quotient is the same when the numerator grows by `growth`: it starts at a multiple of more than that, which divides the denominator."""
-        multiple = self.multiple_of(division.numerator, division.denominator)
-        return 0 <= growth < multiple
+        """Whether the quotient is the same when the numerator grows by `growth`: its least value is a multiple of more than that, which divides the denominator."""
+        least = division.numerator + min(growth, 0)
+        return abs(growth) < self.multiple_of(least, division.denominator)
 
     def lanes_index(self, expression: Affine, variable: str, lanes: int) -> Value:
         """The expression for each lane `variable + <0..lanes-1>`: a scalar when it does not depend on the variable."""

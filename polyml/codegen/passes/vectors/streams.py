@@ -188,6 +188,8 @@ class Leads:
         owners: dict[Affine, Variable] = {}
         total = 0
         for name, subscripts, weight in _accesses(loop.body):
+            if any(isinstance(s, Affine) and s.stride(loop.variable) is None for s in subscripts):
+                return None  # in panels, across two of which a vector that begins elsewhere would lie
             variable = self.arguments.get(name) or self.scratch.get(name)
             whole = variable is not None and name in self.scratch and _has_whole_lines(variable)
             flat = None if variable is None else flat_element(variable, subscripts, whole_rows=whole)

@@ -46,6 +46,8 @@ def _with_columns(
     node = insert_sequence(band, [near, rest])
     rows, lanes, steps = (Loop(along(plan.scop, [core], index), True) for index in (plan.rows, columns, plan.steps))
     loops = [rows.marked(f"jam:{tile.rows}"), lanes.marked(f"vector:{tile.vectors}"), replace(steps, coincident=False)]
+    if plan.width:  # vectors as they lie in panels
+        loops.insert(0, tile_loop(lanes, plan.width))
     return insert_loops(node.child(1).child(0).cut(), loops).ancestor(2)
 
 
