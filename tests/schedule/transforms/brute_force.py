@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import islpy as isl
 
@@ -15,8 +15,8 @@ from polyml.sets.affine import Affine
 from polyml.sets.from_isl import affine_of
 
 Instance = tuple[str, tuple[int, ...]]
-Step = tuple[str, int, str | None]
-"""How a node of the tree orders an instance: what it is run as ("" in order), its value, and the index that the loop runs along."""
+Step = tuple[str, int, Set[str]]
+"""How a node of the tree orders an instance: what it is run as ("" in order), its value, and the indices that the value depends on."""
 
 
 def is_legal(schedule: Schedule, sizes: dict[str, int], *, relax: bool = True) -> bool:
@@ -97,16 +97,17 @@ def _paths(schedule: Schedule, sizes: dict[str, int]) -> dict[Instance, tuple[St
                 below = {}
                 for (name, point), path in here.items():
                     row, indices = member.rows[name], schedule.scop.statements[name].indices
+                    along = set(indices) if row is None else row.variables()
                     if row is None:
-                        value, index = _value(by_cases[name], point, sizes), None
+                        value = _value(by_cases[name], point, sizes)
                     else:
-                        value, index = row.evaluate({**sizes, **dict(zip(indices, point, strict=True))}), row.name
-                    below[name, point] = (*path, (kind, value, index))
+                        value = row.evaluate({**sizes, **dict(zip(indices, point, strict=True))})
+                    below[name, point] = (*path, (kind, value, along))
                 visit(node.child(0), below, "")
             case Kind.sequence:
                 for k in range(node.n_children()):
                     inside = _inside(node.child(k).filter_get_filter(), sizes, here)
-                    visit(node.child(k).child(0), {i: (*p, ("", k, None)) for i, p in here.items() if i in inside}, "")
+                    visit(node.child(k).child(0), {i: (*p, ("", k, set())) for i, p in here.items() if i in inside}, "")
             case other:
                 raise AssertionError(other)
 
@@ -159,10 +160,10 @@ def _kept(
         relax and statement.kind == "update" and first[0] == second[0] and first[1][:depth] == second[1][:depth]
         and _own_element(statement, first, second)
     )  # fmt: skip
-    for (kind, a, index), (_, b, _) in zip(one, other, strict=False):
+    for (kind, a, along), (_, b, _) in zip(one, other, strict=False):
         if a != b:
             if relaxed:
-                return kind == "" or (kind == "vector" and index is not None and not _moves(statement, index))
+                return kind == "" or (kind == "vector" and not any(_moves(statement, index) for index in along))
             return kind == "" and a < b
     return relaxed
 

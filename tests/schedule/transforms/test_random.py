@@ -162,6 +162,7 @@ DIAMOND = ("diamond", 0, 0, 0, 0, 0)
     chosen=[DIAMOND, ("split", 0, 0, 0, 0, 1), ("separate", 0, 0, 0, 0, 0), ("fuse", 0, 1, 0, 0, 0)],
     storage="full",
 )
+@example(start="dense", chosen=[("tile", 1, 0, 0, 1, 0), ("vectorize", 1, 0, 1, 0, 1)], storage="full")
 @every
 def test_refused_or_unchanged(start: str, chosen: list[tuple[str, int, int, int, int, int]], storage: str) -> None:
     _try(start, chosen, storage)
