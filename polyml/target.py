@@ -122,6 +122,11 @@ class Target:
         return 8
 
     @property
+    def masks_by_sign(self) -> bool:
+        """Whether vectors are read under a mask by AVX's instructions, for which the sign of a lane says whether it acts; AVX-512 has registers for masks."""
+        return self._has("avx", "x86-64-v3") and not self._has("avx512vl", "x86-64-v4")
+
+    @property
     def multiplies_bf16(self) -> bool:
         """Whether it has the instruction (AVX512_BF16) that `dot_bf16` counts; where it has not, a `dot_bf16` that somebody gives is computed in f32."""
         return self.architecture == "x86_64" and {"+avx512bf16", "+avx512vl"} <= set(self.features.split(","))

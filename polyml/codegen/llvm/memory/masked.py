@@ -6,7 +6,10 @@ The alignment is an argument of its own, as up to LLVM 21; later ones, which hav
 from collections.abc import Mapping
 
 from polyml.codegen.llvm.functions.helpers import define
-from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value
+from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, type_of
+
+_REGISTER = 256
+"""Bits of AVX's registers."""
 
 HALF = 32
 """Bytes of vectors whose masked stores may be slow: those of AVX take 18 cycles on AMD's processors, ones with mask registers one."""
@@ -15,6 +18,8 @@ HALF = 32
 def masked_load(b: Builder, pointer: Value, align: int, mask: Value, others: Value) -> Value:
     """The elements from the address on for the lanes of the mask; the other lanes are those of `others`, whose type the result has."""
     type_, name = others.type, f"llvm.masked.load.{others.type.mangled}.p0"
+    if b.module.instructions.masks_by_sign and not mask.is_constant and _is_split(type_):
+        return _read_by_sign(b, pointer, mask, others)
     if not _is_long(b, type_, mask):
         return _read(b, name, pointer, align, mask, others)
     called = f"masked.load.{type_.mangled}.{align}"
@@ -83,6 +88,37 @@ def _is_long(b: Builder, type_: Type, mask: Value) -> bool:
 def zeros(type_: Type) -> Value:
     """What lanes outside of a mask read, nearly always."""
     return Value(type_, "zeroinitializer")
+
+
+def _is_split(type_: Type) -> bool:
+    """Whether it is several of AVX's registers, or real and imaginary parts, which are used apart: LLVM's own load is not safe for it (_read_by_sign)."""
+    return type_.is_pair or (type_.bits in (32, 64) and type_.lanes * type_.bits > _REGISTER)
+
+
+def _read_by_sign(b: Builder, pointer: Value, mask: Value, others: Value) -> Value:
+    """The load by AVX's instruction, a register at a time, with masks of which LLVM knows nothing.
+
+    LLVM 22 goes wrong at its own where it cuts a vector in registers. One of which it knows by then that no lane acts has ones for a mask, whose signs are zeros, and is read whole for that (combineMaskedLoadConstantMask in X86ISelLowering.cpp takes each number but zero for
+    a true one): wrong numbers, and memory outside of the array. And where some lanes are not used (parts of complex numbers) those of `others` become undefined, are frozen one step too late, and nothing is found to select, which ends the process.
+    """
+    part = others.type.part.of(2 * others.lanes) if others.type.is_pair else others.type
+    float_ = type_of("float" if part.bits == 32 else "double", _REGISTER // part.bits)
+    name = "llvm.x86.avx.maskload." + ("ps" if part.bits == 32 else "pd") + ".256"
+    b.module.declare(name, str(float_), ["ptr", str(float_.integers())])
+    none = Value(mask.type, "zeroinitializer")
+    found = []
+    for start in range(0, part.lanes, float_.lanes):
+        order = [min(k, part.lanes) for k in range(start, start + float_.lanes)]
+        signs = b.convert("sext", b.shuffle(mask, order, none), float_.integers().element)
+        signs = b.intrinsic("arithmetic.fence", b.convert("bitcast", signs, float_.element))
+        place = b.emit(POINTER, f"getelementptr {part.of(1)}, {pointer}, i64 {start}") if start else pointer
+        found.append(b.call(name, float_, (place, b.convert("bitcast", signs, float_.integers().element))))
+    while len(found) > 1:
+        pairs = zip(found[::2], [*found[1::2], *found[-1:]][: (len(found) + 1) // 2], strict=True)
+        found = [b.shuffle(low, range(2 * low.lanes), high) for low, high in pairs]
+    read = found[0] if found[0].lanes == part.lanes else b.shuffle(found[0], range(part.lanes))
+    read = Value(others.type, b.convert("bitcast", read, part.element).text)
+    return read if others.text == "zeroinitializer" else b.emit(others.type, f"select {mask}, {read}, {others}")
 
 
 def _read(b: Builder, name: str, where: Value, align: int, mask: Value, others: Value) -> Value:
