@@ -19,7 +19,7 @@ from polyml.options import FusionPolicy
 from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
-from polyml.schedule.ilp.fusion import Part, parts_of
+from polyml.schedule.ilp.fusion import Machine, Part, parts_of
 from polyml.schedule.ilp.hyperplanes import Hyperplane, row_function, satisfied, unit
 from polyml.schedule.ilp.problem import Basis, Problem, extended, within
 from polyml.schedule.ilp.solve import Solver
@@ -74,6 +74,7 @@ def schedule_by_ilp(
     ahead: tuple[str, ...] = (),
     outline: Outline | None = None,
     nodes: int = NODES,
+    machine: Machine | None = None,
 ) -> tuple[isl.Schedule, Statistics]:
     """A tree of bands that respects the dependences of the matcher, reductions among them unless they are relaxed.
 
@@ -82,12 +83,13 @@ def schedule_by_ilp(
         ahead: statements that run before all others, on their own (copies of inputs).
         outline: which of the others run together, where that is decided.
         nodes: linear programs that may be solved.
+        machine: what it has of threads and caches; None: one thread, and no caches to keep anything in.
 
     Raises:
         SolverLimit: those did not suffice. SchedulerFailed: no loop for a cycle of statements.
     """
     cones = matcher.cones
-    worker = _Scheduler(Problem(scop, tuple(costs), Solver(nodes)), matcher, fusion)
+    worker = _Scheduler(Problem(scop, tuple(costs), Solver(nodes)), matcher, fusion, machine or Machine())
     # A statement without instances has no place in the tree.
     alive = [name for name, statement in scop.statements.items() if not statement.domain.is_empty()]
     groups: list[Around | tuple[str, ...]] = [(name,) for name in ahead if name in alive]
@@ -109,6 +111,7 @@ class _Scheduler:
     problem: Problem
     matcher: Matcher
     fusion: FusionPolicy
+    machine: Machine
 
     def outline(
         self, leaf: isl.ScheduleNode, groups: Sequence[Around | tuple[str, ...]], cones: Sequence[Cone], basis: Basis
@@ -141,7 +144,7 @@ class _Scheduler:
         self, leaf: isl.ScheduleNode, group: tuple[str, ...], cones: Sequence[Cone], basis: Basis
     ) -> tuple[isl.ScheduleNode, bool]:
         """The leaf replaced by the group's loops; whether any of them is parallel."""
-        parts = parts_of(group, cones, basis, self.problem, self.matcher, self.fusion)
+        parts = parts_of(group, cones, basis, self.problem, self.matcher, self.fusion, self.machine)
         if len(parts) > 1:
             return self.sequence(leaf, [part.names for part in parts], cones, basis, parts)
         return self._part(leaf, parts[0], cones, basis)

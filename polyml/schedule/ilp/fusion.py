@@ -22,14 +22,27 @@ from polyml.schedule.ilp.topology import Edges, components, is_between, topologi
 from polyml.schedule.matching import Matcher
 from polyml.sets.affine import Affine
 
-__all__ = ["Part", "parts_of"]
+__all__ = ["Machine", "Part", "parts_of"]
 
 MIN_SHARED_ITERATIONS = 64
-"""A fusion that leaves fewer parallel iterations than this, where there were more, is refused."""
+"""A fusion that leaves fewer parallel iterations than this, where there were more, is refused, unless it keeps in cache what it passes on."""
 
+ITERATIONS = 2
+"""Parallel iterations for each thread, at least, that such a fusion leaves."""
+
+LITTLE = 4
+"""Times that L2 holds what it passes on in one of them, at least: beside it come the other operands, and results go."""
 
 LONG_ROW = 256
 """Elements of a row from which on a strip of columns is a small part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """threads: that share parallel loops. l2_bytes: of one core's second-level cache; 0: not known."""
+
+    threads: int = 1
+    l2_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ def parts_of(
     problem: Problem,
     matcher: Matcher,
     policy: FusionPolicy,
+    machine: Machine,
 ) -> list[Part]:
     """The group in parts to run one after the other, in order."""
     edges: dict[str, set[str]] = {name: set() for name in group}
@@ -70,7 +84,9 @@ def parts_of(
         parts.append(Part(names, problem.zero_loops(names, own, basis)))
     if len(parts) == 1 or policy == "none":
         return parts
-    fuser = _Fuser(problem, matcher, basis, cones, edges, {n: k for k, n in enumerate(group)}, policy == "maximal")
+    fuser = _Fuser(
+        problem, matcher, basis, cones, edges, {n: k for k, n in enumerate(group)}, policy == "maximal", machine
+    )
     return fuser.fuse(parts)
 
 
@@ -83,6 +99,7 @@ class _Fuser:
     edges: Edges
     position: Mapping[str, int]
     maximal: bool
+    machine: Machine
     refused: set[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=set)
     at: dict[str, list[Cone]] = field(default_factory=dict)
     ranges: dict[tuple[str, int, int], Hashable] = field(default_factory=dict)
@@ -272,10 +289,24 @@ class _Fuser:
             if self._walks_columns(joined, parts):
                 return False
             alone = (self._iterations(part.parallel) for part in parts)
-            return self._iterations(joined.parallel) >= min(MIN_SHARED_ITERATIONS, *alone)
+            kept = self._iterations(joined.parallel)
+            return kept >= min(MIN_SHARED_ITERATIONS, *alone) or self._stays_near(kept, parts)
         # A reduction along the shared loop beside a statement with loops of its own inside would cost the latter its register tile.
         left = extended(self.basis, joined.free)
         return all(self.problem.is_complete(name, left) for name in joined.names)
+
+    def _stays_near(self, kept: int, parts: Sequence[Part]) -> bool:
+        """Whether what one part computes element by element and passes on to another would leave L2 before it is read, and a piece of it, one for each of the iterations that they keep in common, is small beside L2 (blocks of an image's rows, copied with their padding).
+        These are enough for the threads."""
+        if kept < ITERATIONS * self.machine.threads:
+            return False
+        scop, passed = self.problem.scop, 0
+        for part in parts:
+            others = [name for other in parts if other is not part for name in other.names]
+            read = frozenset[str]().union(*map(self.matcher.arrays, others))
+            made = {s.target.array for name in part.names if (s := scop.statements[name]).kind == "assign"}
+            passed += sum(scop.arrays[a].bytes or 0 for a in made & read if scop.arrays[a].kind == "local")
+        return 2 * passed > self.machine.l2_bytes >= LITTLE * passed // kept
 
     def _spoils_rows(self, name: str, part: Part, joined: Part, parts: Sequence[Part]) -> bool:
         """Whether the statement would walk down columns, its parallel loop along rows being the one it keeps, for others of fewer dimensions only: what

@@ -87,7 +87,7 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if jam is not None and chosen.whole is not None:
         band = with_extent(band, jam, chosen.whole.extent)
     if jam is not None:
-        plan.tiles = _cache_tiles(band, jam, plan, facts)
+        plan.tiles = _cache_tiles(band, jam, plan, facts, panels=bool(wide))
     if wide:
         # A tile along the lanes is one panel, so that subscripts within it are plain.
         plan.tiles[lanes] = plan.step
@@ -229,16 +229,17 @@ def _asked(tile: RegisterTile, model: StatementModel, facts: Facts) -> RegisterT
     return replace(tile, rows=min(tile.rows, asked[0]) if len(asked) > 1 else 1, vectors=vectors)
 
 
-def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts) -> dict[int, int]:
+def _cache_tiles(band: Band, jam: int, plan: NestPlan, facts: Facts, *, panels: bool) -> dict[int, int]:
     """Where all that the rows share fits in half of L2, and enough rows use each vector for L2 to deliver them: blocks of a few rows, the lanes' loop whole, so that results are written row by row.
-    Else one register tile along the lanes, whose operand then stays in cache, under as many rows as keep what they read in half of L2."""
+    Else one register tile along the lanes, whose operand then stays in cache, under as many rows as keep what they read in half of L2. panels: that operand is packed, and L1 holds it for all rows, also where L2 holds the panels of one of the iterations around."""
     lanes, rows, half = plan.lanes, plan.tile.rows, facts.target.l2_bytes // 2
     if facts.options.tile_sizes is not None:
         sizes = zip((jam, lanes), facts.options.tile_sizes, strict=False)
         return {k: size for k, size in sizes if size < band.extents[k]}
     model = band.sized(facts.models[band.core])
     row, column = band.indices[jam][band.core], band.indices[lanes][band.core]
-    reduced = model.itemsize * prod(e for index, e in model.extents.items() if index not in band.own(band.core))
+    inside = model.extents.keys() - band.own(band.core) - (frozenset() if panels else band.above[band.core])
+    reduced = model.itemsize * prod(model.extents[index] for index in inside)
     reads = [a for a in model.accesses if not a.write]
     per_row = reduced * sum(a.stride(row) != 0 for a in reads)
     shared = reduced * band.extents[lanes] * sum(a.stride(row) == 0 and a.stride(column) != 0 for a in reads)

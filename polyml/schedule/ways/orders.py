@@ -10,6 +10,7 @@ from polyml.debug import report
 from polyml.schedule.batches import copies_in_batches
 from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.driver import NODES, Outline, schedule_by_ilp
+from polyml.schedule.ilp.fusion import Machine
 from polyml.schedule.isl_scheduler import tree_by_isl
 from polyml.schedule.matching import Matcher
 from polyml.schedule.ways.task import Task
@@ -50,6 +51,7 @@ def ilp_tree(
         ahead=ahead,
         outline=outline,
         nodes=min(NODES, max(1, task.options.budget // 1000)),
+        machine=Machine(task.strategy_options.threads, task.target.l2_bytes),
     )
     report(f"integer programs of {scop.name}", str(made), level=6)
     return tree

@@ -118,7 +118,7 @@ def lanes_along_filters(
         elif pays:
             changed = _changed(allowed, window, graph, tensors, turned=turned, lanes=lanes)
         elif _is_gathered(op, window, lanes):
-            changed = rows_in_phases(allowed, window, graph, tensors, lanes=lanes)
+            changed = rows_in_phases(allowed, window, graph, tensors, lanes=lanes, l2_bytes=l2_bytes)
         elif window.padded and _is_ragged(op, window, lanes):
             changed = _changed(allowed, window, graph, tensors)
         if changed is not None and window.guarded:

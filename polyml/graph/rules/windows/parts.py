@@ -77,11 +77,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dimension of a copy as two. shape: their extents. weights: by how many places an index of each moves. read: their subscripts in what reads the copy."""
+    """A dimension of a copy as two. shape: their extents. weights: by how many places an index of each moves. read: their subscripts in what reads the copy. outermost: whether the first of them goes ahead of all other dimensions."""
 
     shape: tuple[int, int]
     weights: tuple[int, int]
     read: tuple[Affine, Affine]
+    outermost: bool = False
 
 
 def padded_shape(window: Window, extents: Mapping[str, Affine]) -> tuple[tuple[Affine, Affine], ...]:
@@ -192,6 +193,7 @@ def padded_copy(
     reaches: list[tuple[Affine, Affine]] = []
     subscripts: list[Affine] = []
     shape: list[Affine] = []
+    ahead: list[int] = []
     for d, (place, extent, (low, high)) in enumerate(
         zip(window.read.subscripts, source.shape, padded_shape(window, window.extents), strict=True)
     ):
@@ -212,6 +214,7 @@ def padded_copy(
             subscripts.append(place - low)
             shape.append(high - low)
         else:
+            ahead += [len(shape)] if split.outermost else []
             one, other = split.weights
             inner = one * at + other * affine(f"i{len(shape) + 1}") + low
             high = low + (one * (split.shape[0] - 1) + other * (split.shape[1] - 1) + 1)
@@ -219,9 +222,12 @@ def padded_copy(
             shape += map(affine, split.shape)
         places.append(inner)
         reaches.append((low, high))
-    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape), name)
-    value = padded(Read(source.name, tuple(places), source.dtype), source.shape, reaches, graph)
-    return Read(name, tuple(subscripts), source.dtype), fill(tensor, value, equation.span)
+    order = sorted(range(len(shape)), key=lambda k: (k not in ahead, k))
+    at_last = {f"i{k}": affine(f"i{position}") for position, k in enumerate(order)}
+    tensor = tensors[name] = Tensor(name, source.dtype, tuple(shape[k] for k in order), name)
+    read = Read(source.name, tuple(place.substitute(at_last) for place in places), source.dtype)
+    value = padded(read, source.shape, reaches, graph)
+    return Read(name, tuple(subscripts[k] for k in order), source.dtype), fill(tensor, value, equation.span)
 
 
 def padded(read: Read, shape: Sequence[Affine], reaches: Sequence[tuple[Affine, Affine]], graph: Graph) -> Read | Apply:

@@ -12,6 +12,8 @@
       x_padded[B, h, v] = x[16 B + h, v]
       y[16 B + p, q] = sum[r, s](x_padded[B, p + r, q + s] * w[r, s])
 
+  Under filters (`rows_in_phases`) blocks have all channels, and L2 holds them: x_padded[B, c, h, b, v].
+
 Where lanes run along channels that no window moves along, rows of a register tile share what they load as they lie. Most windows are whole then, and the schedule gives those that an edge cuts a loop of their own
 (schedule/strategy/whole_windows.py); only where there are many of these is a copy worth its passes over memory.
 
@@ -49,6 +51,9 @@ TAPS = 16
 
 FAR = 8
 """So many times L2 are no more in a core's share of the last level: rows in place come and go in a stream then, while copies wait for memory and sums for copies."""
+
+BLOCK = 8
+"""The part of L2 that a block of rows takes under filters: beside it come weights, and results go."""
 
 MOST_GAP = 4
 """Gaps up to which rows are copied in phases."""
@@ -119,15 +124,20 @@ def copied_rows(
 
 
 def rows_in_phases(
-    equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor], *, lanes: int
+    equation: Equation, window: Window, graph: Graph, tensors: dict[str, Tensor], *, lanes: int, l2_bytes: int
 ) -> list[Op] | None:
-    """The copy in phases and the sum that reads it, for windows with filters; None where rows have no gaps."""
+    """The copy in phases and the sum that reads it, for windows with filters; None where rows have no gaps. Where half of L2 does not hold the copy, and nothing else reads the result, a block of rows at a time, with all channels."""
     rows = _rows(equation, window)
     last = rows[-1] if rows and rows[-1].number == len(window.read.subscripts) - 1 else None
     if last is None or window.symbolic or _gap(window, last) is None:
         return None
     made = _Change(equation, window, graph, whole=lanes)
     made.in_phases(last)
+    shared = [row for row in rows if row is not last and _reach(window, row) > row.step]
+    itemsize = tensors[window.read.tensor].dtype.itemsize
+    leaves = 2 * itemsize * prod(extent.constant for extent in made.shape) > l2_bytes
+    if shared and leaves and not any(equation.result.name in read_names(op) for op in graph.ops):
+        made.in_blocks(shared[-1], itemsize, l2_bytes // BLOCK, outermost=True)
     return made.ops(tensors)
 
 
@@ -213,6 +223,7 @@ class _Change:
         self.values: dict[str, Affine] = {}
         self.extents = dict(window.extents)
         self.splits: dict[int, Split] = {}
+        self.ahead: set[str] = set()
         self.shape = [(high - low) for low, high in padded_shape(window, window.extents)]
 
     def _place(self, row: _Row) -> Affine:
@@ -240,7 +251,7 @@ class _Change:
         self.splits[row.number] = Split((gap, steps), (1, gap), read)
         self.shape[row.number] = affine(gap * steps)
 
-    def in_blocks(self, row: _Row, itemsize: int, most: int) -> None:
+    def in_blocks(self, row: _Row, itemsize: int, most: int, *, outermost: bool = False) -> None:
         """Blocks of as many rows as fit in so many bytes, where they are whole."""
         plain = [
             d
@@ -258,7 +269,10 @@ class _Change:
         place = self._place(row)
         block, inner = self._part(row.index, count, high // count, count)
         read = (affine(block), place.substitute({row.index: affine(inner)}))
-        self.splits[row.number] = Split((high // count, (count - 1) * row.step + reach), (count * row.step, 1), read)
+        self.ahead |= {block} if outermost else set()
+        self.splits[row.number] = Split(
+            (high // count, (count - 1) * row.step + reach), (count * row.step, 1), read, outermost
+        )
 
     def ops(self, tensors: dict[str, Tensor]) -> list[Op]:
         equation, window = self.equation, self.window
@@ -266,7 +280,7 @@ class _Change:
         other = replace(window.other, subscripts=self._substituted(window.other.subscripts))
         kept = equation.left
         reduced = self._indices(equation.reduced)
-        indices = (*self._indices(kept), *reduced)
+        indices = tuple(sorted(self._indices(kept), key=lambda i: i not in self.ahead)) + reduced
         name = equation.result.name
         domain = box(name, indices, self.extents, self.graph.sizes)
         for index, value in self.values.items():

@@ -268,6 +268,36 @@ def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding:
     assert np.isnan(function.bind(w=w)(x)).sum() == 24
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "padding", "rows"),
+    [(1, 160, 1, 5), (3, 160, 1, 5), (1, 99, 0, 7), (1, 98, 1, 7), (1, 94, 1, 0), (1, 40, 1, 0)],
+)
+def test_phases_that_leave_l2_are_copied_block_by_block(channels: int, size: int, padding: int, rows: int) -> None:
+    """Some rows at a time with all channels, in the loop of what reads them. 47 rows are no whole blocks, and L2 holds the copy of a small image."""
+    x, w = numbers(channels, size, size), numbers(24, channels, 3, 3, seed=1)
+    l1, l2 = 8 << 10, channels << 16
+    program = polyml.einsum(text(3, 2, padding), target=Target("x86-64-v3", l1_bytes=l1, l2_bytes=l2), threads=3)
+    lowered = program.lower(x, w)
+    assert len(lowered.stages.regions) == (1 if rows else 2)
+    assert (f"x_padded[1, {channels}, {2 * rows + 1}, 2, " in lowered.text("loops")) == bool(rows), "one block"
+    assert "tile o by" in lowered.explain(), "results are written row by row"
+    for threads in (1, 3):
+        target = Target("host", l1_bytes=l1, l2_bytes=l2)
+        function = polyml.einsum(text(3, 2, padding), target=target, threads=threads, verify=True)
+        np.testing.assert_array_equal(function(x, w), expected(x, w, 2, padding))
+        odd = x.copy()
+        odd[:, 0, 0] = np.nan
+        assert np.isnan(function.bind(w=w)(odd)).sum() == 24
+
+
+def test_blocks_that_are_too_few_for_the_threads_stay_apart() -> None:
+    """Sixteen blocks, of which nine threads would wait for the last seven."""
+    x, w = numbers(1, 160, 160), numbers(24, 1, 3, 3, seed=1)
+    target = Target("x86-64-v3", l1_bytes=8 << 10, l2_bytes=1 << 16)
+    texts = [polyml.einsum(text(3, 2, 1), target=target, threads=n).lower(x, w).text("loops") for n in (8, 9)]
+    assert [loops.count("parallel for") for loops in texts] == [1, 2]
+
+
 def test_the_next_block_of_weights_is_fetched() -> None:
     x, w = numbers(64, 9, 9), numbers(200, 64, 3, 3, seed=1)
     frozen, wide = (
