@@ -204,7 +204,7 @@ class _Search:
         for inner in reversed(every):
             if inner.variable in needed:
                 needed |= inner.lower.variables() | inner.upper.variables()
-        uses, unsure = [], []
+        uses, unsure, unknown = [], [], False
         inside = {inner.variable for inner in every}
         for inner, ranges in around:
             if inner.variable in needed:
@@ -214,8 +214,7 @@ class _Search:
             uses.append(LEAST_USES if trips is None else -(-trips // inner.step))
             least = ranges.lowest(span)
             if least is None or least <= 0:
-                if inside & (inner.lower.variables() | inner.upper.variables()):
-                    return None
+                unknown = unknown or bool(inside & (inner.lower.variables() | inner.upper.variables()))
                 unsure.append(inner)
         if prod(uses) < LEAST_USES:
             return None
@@ -224,6 +223,8 @@ class _Search:
             ranges = ranges.enter(inner) if inner.variable in needed else ranges
         if all(self._is_inside(read, ranges) for read, _ in elements):
             unsure = []  # what nobody uses, and perhaps nobody wrote, may be looked at in vain
+        elif unknown:
+            return None
         loops = [replace(inner, body=()) for inner in every if inner.variable in needed]
         return id(path[first][0]), self._condensed(_Look(array, tuple(loops), elements, tuple(unsure)), loop)
 

@@ -119,6 +119,16 @@ def test_what_is_written_there_is_not_looked_at_ahead() -> None:
         assert "p" not in found
 
 
+def test_rows_that_are_no_whole_tiles_are_looked_at_ahead() -> None:
+    """A loop over the whole tiles of a strip of rows may have no iteration, and its end moves: the panel's elements are there all the same."""
+    target = pm.Target("x86-64-v3", l1_bytes=8192, l2_bytes=64 * 1024, cores=2)
+    function = looked(PATHS, np.ones((92, 92)), target=target)
+    tiles = [n for n in walk_nodes(function.body) if isinstance(n, For) and n.kind == "sequential" and len(n.body) == 8]
+    tiles = [n for n in tiles if all(isinstance(step, Assign) and step.reduction is None for step in n.body)]
+    assert tiles
+    assert all(n.if_numbers for n in tiles)
+
+
 @pytest.mark.parametrize(
     ("text", "shapes"),
     [
