@@ -33,7 +33,8 @@ def assign(state: State, node: Assign) -> None:
     """`target = value`, or `target = combine(target, value)`."""
     target = state.slots[node.target.variable].variable
     if node.reduction is None:
-        value = evaluate(state, _looked_at(node) if state.builder.module.instructions.avx2 else node.value)
+        vectors = state.lanes is not None and target.scope != "register" and state.builder.module.instructions.avx2
+        value = evaluate(state, _looked_at(node) if vectors else node.value)
         write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
     elif node.across:
         value = across(state, node.reduction, evaluate(state, node.value), target.dtype)
@@ -49,7 +50,7 @@ def assign(state: State, node: Assign) -> None:
 
 def _looked_at(node: Assign) -> Expr:
     """The value; of a minimum or maximum of the target's element and something else the other way round. The first operand is looked at for NaN, and the choice between what a place has and
-    something else would be stored under a mask."""
+    something else would be stored under a mask. In a register, or without lanes, it is the one that comes first that is better looked at."""
     match node.value:
         case Apply(op="min" | "max", args=(Read() as old, other)) if (
             old.tensor == node.target.variable and old.subscripts == node.target.subscripts
