@@ -132,9 +132,11 @@ def terms_in_l1(
 def lines_fit(
     model: StatementModel, sides: Sides, tile: RegisterTile, depth: Mapping[str, int], target: Target
 ) -> bool:
-    """Whether L1 has room for a panel and a line of the broadcast operand for each term, or reads from L2 are no matter."""
-    taken = _per_term(tile, target) * prod(depth.values())
-    return not _reads_much(tile, target) or taken <= 3 * target.l1_bytes // 4
+    """Whether L1 has room for a panel and a line of the broadcast operand for each term, or has none for packed rows either, or reads from L2 are no matter."""
+    terms = prod(depth.values())
+    packed = terms * (tile.vectors * target.vector_bytes + tile.rows * model.itemsize)
+    fit = terms * _per_term(tile, target) <= 3 * target.l1_bytes // 4
+    return fit or packed > target.l1_bytes or not _reads_much(tile, target)
 
 
 def _per_term(tile: RegisterTile, target: Target) -> int:

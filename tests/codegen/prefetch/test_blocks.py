@@ -37,7 +37,7 @@ def test_what_stays_in_cache_or_has_too_few_tiles_is_not_fetched() -> None:
 
 def test_results() -> None:
     rng = np.random.default_rng(0)
-    small = Target("host", l1_bytes=8 * 1024, l2_bytes=512 * 1024, cores=2)
+    small = Target("host", vector_bytes=64, vector_registers=32, l1_bytes=8 * 1024, l2_bytes=512 * 1024, cores=2)
     x, y = (rng.integers(-9, 10, (8, 300, n)).astype(np.float32) for n in (64, 64))
     function = polyml.einsum(TEXT, target=small, threads=1)
     assert "the next block of x" in str(function.explain(x, y))

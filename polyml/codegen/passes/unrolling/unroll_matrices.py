@@ -22,6 +22,9 @@ __all__ = ["unroll_matrices"]
 MOST = 96
 """Assignments of an iteration for all lanes, at most, when all is written out."""
 
+LONGEST = 8
+"""Iterations of a loop, at most: rows of more are no small matrices, and are transposed in blocks where lanes go across them (passes/transposes)."""
+
 LARGEST = 16
 """Elements of what each lane keeps, at most: more are no registers."""
 
@@ -90,7 +93,8 @@ def _elements(variable: Variable) -> int:
 def _trips(loop: For) -> int | None:
     span = loop.upper - loop.lower
     plain = loop.kind == "sequential" and loop.step == 1 and not loop.if_numbers
-    return max(0, span.constant) if plain and span.is_constant and loop.lower.is_constant else None
+    few = span.is_constant and span.constant <= LONGEST
+    return max(0, span.constant) if plain and few and loop.lower.is_constant else None
 
 
 def _count(nodes: tuple[Node, ...]) -> int | None:

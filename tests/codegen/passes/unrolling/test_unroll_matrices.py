@@ -84,7 +84,8 @@ def test_written_out(rows: int, columns: int, kept: bool, again: bool) -> None:
     "before",
     [
         pytest.param(program(3, 3, kept=False, again=False), id="each element once"),
-        pytest.param(program(10, 10, kept=False, again=True), id="long loops"),
+        pytest.param(program(10, 10, kept=False, again=True), id="too many"),
+        pytest.param(program(1, 9, kept=True, again=True), id="long rows"),
         pytest.param(program(5, 5, kept=True, again=False), id="no room in registers"),
     ],
 )
