@@ -103,7 +103,7 @@ def schedule(
     Raises:
         SchedulerFailed: when not even the written order passes the proof within the budget.
     """
-    task = _task(scop, dependences, target, options, results, pack).of_suited_length()
+    task = _task(scop, dependences, target, options, results, pack=pack).of_suited_length()
     ways = WAYS[options.scheduler]
     refused: list[Note] = []
     for name, way in ways:
@@ -124,7 +124,7 @@ def makes_operands(scop: Scop, dependences: Dependences, target: Target, options
     try:
         with operation_budget(options.budget, phase="scheduling"):
             return (
-                blocks_with_makers(_task(scop, dependences, target, options, frozenset(), True).of_suited_length())
+                blocks_with_makers(_task(scop, dependences, target, options, frozenset(), pack=True).of_suited_length())
                 is not None
             )
     except BudgetExhausted:
@@ -135,7 +135,7 @@ def schedule_few_rows(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for sums of products with few rows, of which an operand of symbolic size is read once, in order; `worth` says when. None where there is no such sum."""
-    task = _task(scop, dependences, target, options, results, False)
+    task = _task(scop, dependences, target, options, results, pack=False)
     return _version(task, "an operand in order", for_few_rows)
 
 
@@ -143,7 +143,7 @@ def schedule_at_hand(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for sums of products of symbolic sizes much like those of the call at hand; `worth` says when. None where these ask for nothing of their own."""
-    task = _task(scop, dependences, target, options, results, False)
+    task = _task(scop, dependences, target, options, results, pack=False)
     return _version(task, "blocks for the sizes at hand", for_sizes_at_hand)
 
 
@@ -151,12 +151,12 @@ def schedule_few_steps(
     scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
 ) -> Schedule | None:
     """A schedule, proved legal, for fewer steps than pay for copies of arrays of symbolic size; `worth` says how large these must be. None where the call at hand has more."""
-    task = _task(scop, dependences, target, options, results, True)
+    task = _task(scop, dependences, target, options, results, pack=True)
     return _version(task, "few steps", for_few_steps)
 
 
 def _task(
-    scop: Scop, dependences: Dependences, target: Target, options: Options, results: Set[str], pack: bool
+    scop: Scop, dependences: Dependences, target: Target, options: Options, results: Set[str], *, pack: bool
 ) -> Task:
     """What a way is given. Operands have names of their own but on a GPU, whose tiles go by places (schedule/gpu)."""
     return Task(scop if target.is_cuda else with_second_names(scop), dependences, target, options, results, pack)

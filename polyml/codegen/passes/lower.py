@@ -145,6 +145,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     # Ordering: when loops have been chosen for vectors, and before "unroll"; what is left is transposed.
     Pass("unroll_rows", lambda f, _: (unroll_rows(f), ())),
+    # Ordering: when rows of one loop are asked for, and before "unroll"; elements that are written out become registers.
     Pass("unroll_matrices", lambda f, _: (unroll_matrices(f), ())),
     # Ordering: when loops have been chosen for vectors, and before "unroll".
     Pass("unroll_scatters", lambda f, _: (unroll_scatters(f), ())),
