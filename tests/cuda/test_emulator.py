@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from polyml.graph.host_steps import Allocate, Free, Launch
 from polyml.runtime.cuda.program import CudaKernel
 from polyml.target import Target
 from tests.cuda.batch import needs_gxx
-from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build
+from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build_together
 
 pytestmark = needs_gxx
 
@@ -172,19 +173,24 @@ PLANTED = [
 ]
 
 
-def kernel_of(name: str, change: tuple[str, str] | None = None) -> CudaKernel:
-    """The program's kernel, its text changed."""
+def kernels_of(name: str, changes: Sequence[tuple[str, str]]) -> list[CudaKernel]:
+    """The program's kernel with each of the changes to its text."""
     text, arguments = ARGUMENTS[name]
     program = polyml.einsum(text, target=Target("cuda", cores=1 if name in ONE_CORE else 100))
     key = program.key_of(*arguments)
     stages = lower_program(program.program, key, program.options)
     regions = cuda_regions(stages)
     written = cuda_text(regions)
-    if change is not None:
-        assert change[0] in written, written
-        written = written.replace(*change)
-    device = EmulatedDevice({written: EmulatedModule(build(written))})
-    return cuda_kernel(program.program, stages, device, regions=regions, text=written)
+    assert all(old in written for old, _ in changes), written
+    texts = [written.replace(*change) for change in changes]
+    device = EmulatedDevice(build_together(texts))
+    return [cuda_kernel(program.program, stages, device, regions=regions, text=changed) for changed in texts]
+
+
+def kernel_of(name: str, change: tuple[str, str] = ("", "")) -> CudaKernel:
+    """The program's kernel, its text changed."""
+    (kernel,) = kernels_of(name, [change])
+    return kernel
 
 
 def widened(a: np.ndarray) -> np.ndarray:
@@ -214,17 +220,15 @@ def is_right(name: str, kernel: CudaKernel, grid: tuple[int, int, int] | None) -
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_right_kernels_are_right_in_every_order_and_on_any_grid(name: str) -> None:
-    kernel = kernel_of(name)
+def test_kernels_are_right_in_every_order_and_on_any_grid_and_planted_bugs_are_caught(name: str) -> None:
+    planted = [(bug, (old, new)) for of, bug, old, new in PLANTED if of == name]
+    kernel, *others = kernels_of(name, [("", ""), *(change for _, change in planted)])
     assert is_right(name, kernel, None)
     assert is_right(name, kernel, (1, 1, 1))
     assert is_right(name, kernel, (2, 3, 1))
-
-
-@pytest.mark.parametrize(("name", "bug", "old", "new"), PLANTED, ids=[f"{n}: {b}" for n, b, _, _ in PLANTED])
-def test_planted_bugs_are_caught(name: str, bug: str, old: str, new: str) -> None:
-    kernel = kernel_of(name, (old, new))
-    assert not (is_right(name, kernel, None) and is_right(name, kernel, (1, 1, 1))), bug
+    assert planted
+    for (bug, _), other in zip(planted, others, strict=True):
+        assert not (is_right(name, other, None) and is_right(name, other, (1, 1, 1))), bug
 
 
 def test_a_deadlock_is_named() -> None:

@@ -14,7 +14,7 @@ from polyml.compiler.driver import lower_program
 from polyml.compiler.gpu import cuda_kernel, cuda_regions, cuda_text
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
-from tests.cuda.emulator.device import EmulatedDevice, EmulatedModule, EmulationFault, build
+from tests.cuda.emulator.device import EmulatedDevice, EmulationFault, build_together
 from tests.cuda.test_barriers import barriers, without
 
 CROSS = """
@@ -173,25 +173,25 @@ PLANTED = [
 
 
 @needs_gxx
-@pytest.mark.parametrize(("bug", "old", "new"), PLANTED, ids=[bug for bug, _, _ in PLANTED])
-def test_planted_bugs_are_caught(bug: str, old: str, new: str) -> None:
+def test_planted_bugs_are_caught() -> None:
     program = polyml.einsum(CROSS, target=Target("cuda"))
     given = [of(41, 70), of(41, 70)]
     stages = lower_program(program.program, program.key_of(*given), program.options)
     regions = cuda_regions(stages)
     text = cuda_text(regions)
-    assert old in text, text
-    changed = text.replace(old, new)
-    device = EmulatedDevice({changed: EmulatedModule(build(changed))})
-    kernel = cuda_kernel(program.program, stages, device, regions=regions, text=changed)
-    caught = False
-    for most, order in itertools.product((None, (1, 1, 1)), range(4)):
-        kernel.module.orders, kernel.module.most = itertools.cycle((order,)), most
-        try:
-            agree(kernel, given, crossed)
-        except (AssertionError, EmulationFault):
-            caught = True
-    assert caught
+    assert all(old in text for _, old, _ in PLANTED), text
+    texts = [text.replace(old, new) for _, old, new in PLANTED]
+    device = EmulatedDevice(build_together(texts))
+    for (bug, _, _), changed in zip(PLANTED, texts, strict=True):
+        kernel = cuda_kernel(program.program, stages, device, regions=regions, text=changed)
+        caught = False
+        for most, order in itertools.product((None, (1, 1, 1)), range(4)):
+            kernel.module.orders, kernel.module.most = itertools.cycle((order,)), most
+            try:
+                agree(kernel, given, crossed)
+            except (AssertionError, EmulationFault):
+                caught = True
+        assert caught, bug
 
 
 def test_a_missing_barrier_is_found_by_the_proof() -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["library_bytes"]
@@ -50,9 +51,23 @@ def _run(arguments: list[str], text: str = "") -> None:
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{text}"
 
 
+def _source(texts: Sequence[str]) -> str:
+    """One translation unit. Kernels of several texts may have the same names: each text is a namespace, and its kernels end in its number."""
+    if len(texts) == 1:
+        return f"{texts[0]}\n{launchers(texts[0])}"
+    lines = [line for text in texts for line in text.split("\n") if line.startswith("#include")]
+    parts = list(dict.fromkeys(lines))
+    for number, text in enumerate(texts):
+        body = "\n".join(line for line in text.split("\n") if not line.startswith("#include"))
+        for name, _ in KERNEL.findall(body):
+            body = re.sub(rf"\b{name}\b", f"{name}_{number}", body)
+        parts.append(f"namespace text_{number} {{\n{body}\n{launchers(body)}\n}}")
+    return "\n".join(parts)
+
+
 @functools.lru_cache(maxsize=64)
-def library_bytes(text: str, *, prepared: bool = True) -> bytes:
-    """The shared library.
+def library_bytes(*texts: str, prepared: bool = True) -> bytes:
+    """The shared library of a text, or of several, as `_source` has them.
 
     Args:
         prepared: with headers that are read once per process: not worth it for a single library.
@@ -60,6 +75,7 @@ def library_bytes(text: str, *, prepared: bool = True) -> bytes:
     headers = _prepared() if prepared else HEADER.parent
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        source.write_text(f'#include "{HEADER.name}"\n{text}\n{launchers(text)}\n')
+        text = _source(texts)
+        source.write_text(f'#include "{HEADER.name}"\n{text}\n')
         _run(["-shared", f"-I{headers}", "-o", str(library), str(source)], text)
         return library.read_bytes()

@@ -15,7 +15,7 @@ from polyml.gpu_core import Limits
 from polyml.runtime.cuda.device import CudaCode
 from tests.cuda.emulator.build import library_bytes
 
-__all__ = ["EmulatedDevice", "EmulatedModule", "EmulationFault", "build"]
+__all__ = ["EmulatedDevice", "EmulatedModule", "EmulationFault", "build", "build_together"]
 
 FAULTS = {1: "a barrier that not all threads reach", 2: "an access outside of the arrays", 3: "a shuffle from no lane"}
 
@@ -24,10 +24,10 @@ class EmulationFault(AssertionError):
     """A kernel did what a GPU does not allow."""
 
 
-def build(text: str) -> ctypes.CDLL:
-    """The kernels, loaded."""
+def build(*texts: str) -> ctypes.CDLL:
+    """The kernels of a text, or of several, loaded."""
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
-        file.write(library_bytes(text))
+        file.write(library_bytes(*texts))
         file.flush()
         return ctypes.CDLL(file.name)
 
@@ -35,12 +35,13 @@ def build(text: str) -> ctypes.CDLL:
 @dataclass(slots=True)
 class EmulatedModule:
     """Loaded kernels. orders: the orders of warps and blocks to run launches in, by turns. launches: how many there were. most: blocks per axis,
-    where fewer than are asked for must do too."""
+    where fewer than are asked for must do too. suffix: of its kernels' names in the library."""
 
     library: ctypes.CDLL
     orders: itertools.cycle[int] = field(default_factory=lambda: itertools.cycle((0, 1, 2, 3)))
     launches: int = 0
     most: tuple[int, int, int] | None = None
+    suffix: str = ""
 
     def run(
         self,
@@ -55,9 +56,16 @@ class EmulatedModule:
         packed = (ctypes.c_ulonglong * max(1, len(words)))(*words)
         self.launches += 1
         order = next(self.orders)
-        status = self.library[f"launch_{name}"](dims, ctypes.c_uint(order), packed)
+        status = self.library[f"launch_{name}{self.suffix}"](dims, ctypes.c_uint(order), packed)
         if status != 0:
             raise EmulationFault(f"{name}, order {order}: {FAULTS[status]}")
+
+
+def build_together(texts: Sequence[str]) -> dict[str, EmulatedModule]:
+    """Modules for a device, by text, from one library: variants of a program are built in the time of a few."""
+    library = build(*texts)
+    suffixes = [f"_{number}" for number in range(len(texts))] if len(texts) > 1 else [""]
+    return {text: EmulatedModule(library, suffix=suffix) for text, suffix in zip(texts, suffixes, strict=True)}
 
 
 @dataclass(slots=True)
