@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Place, Prefetch, Scan, UpdateArgument
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Scan, UpdateArgument
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
 from polyml.records import dataclass, replace
@@ -18,6 +18,7 @@ __all__ = [
     "flatten",
     "is_empty",
     "map_places",
+    "nodes_of",
     "rename_variables",
     "subscript_variables",
     "substitute_nodes",
@@ -63,6 +64,19 @@ def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
                 stack.extend(reversed(node.then))
             case _:
                 assert_never(node)
+
+
+_LAST: list[tuple[tuple[Node, ...], tuple[Node, ...]]] = [((), ())]
+"""The body that was looked at last, and its nodes. Bodies are compared by identity: most passes look at all nodes, and leave the body as it is."""
+
+
+def nodes_of(function: Function) -> tuple[Node, ...]:
+    """All nodes of the function, parents first, in order."""
+    body, nodes = _LAST[0]
+    if body is not function.body:
+        body, nodes = function.body, tuple(walk_nodes(function.body))
+        _LAST[0] = body, nodes
+    return nodes
 
 
 def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:

@@ -59,12 +59,10 @@ def build_kernel(
         name = identifier(signature.name, ())
         run, entry, header = f"{name}_run", "", array_header()
         program = emit_host(signature, plan, functions, name=run)
-        objects.append(compile_plainly(program))
         if header is not None:
             entry = f"{name}_entry"
-            text = emit_entry(seen or signature, host=run, header=header, name=entry)
-            objects.append(compile_plainly(text))
-            program = f"{program}\n{text}"
+            program = f"{program}\n{emit_entry(seen or signature, host=run, header=header, name=entry)}"
+        objects.append(compile_plainly(program))  # one module: LLVM sets itself up for each
     texts = (str(plan), regions, program)
     return Compiled(
         signature=seen or signature,

@@ -52,7 +52,7 @@ from polyml.codegen.prefetch.tiles import prefetch_tiles
 from polyml.codegen.prefetch.tiles_along_rows import prefetch_rows
 from polyml.codegen.prefetch.turned import prefetch_turned
 from polyml.codegen.ranges import remembered
-from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.rewrite import nodes_of
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
 
@@ -224,7 +224,7 @@ def lower_loops(
 
 def _verify(function: Function) -> None:
     """Only what emitters know is left."""
-    for node in walk_nodes(function.body):
+    for node in nodes_of(function):
         match node:
             case For():
                 assert node.kind in (

@@ -15,7 +15,7 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Nod
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, nodes_of, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -52,7 +52,7 @@ def prefetch_columns(
     """
     if not caches.l2:
         return function, ()
-    arrays = [n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.scope == "local"]
+    arrays = [n.variable for n in nodes_of(function) if isinstance(n, Allocate) and n.variable.scope == "local"]
     arrays = [*function.arguments, *(v for v in arrays if v.lanes == 1 and v.strides is None)]
     numbers = dict.fromkeys(function.sizes, SOME_SIZE)
     # What is of symbolic size may be large.

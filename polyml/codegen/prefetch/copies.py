@@ -14,7 +14,7 @@ from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import AHEAD, Caches
 from polyml.codegen.prefetch.tile_sums import affine_subscripts, large_inputs, map_tiles, most_of
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.rewrite import nodes_of
 from polyml.expressions import Read
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
@@ -41,7 +41,7 @@ def prefetch_copies(function: Function, caches: Caches) -> tuple[Function, tuple
     """
     large = large_inputs(function, caches.l2 // 4) if caches.l2 else {}
     # What register tiles have asked for is near.
-    asked = {node.place.variable for node in walk_nodes(function.body) if isinstance(node, Prefetch)}
+    asked = {node.place.variable for node in nodes_of(function) if isinstance(node, Prefetch)}
     large = {name: variable for name, variable in large.items() if name not in asked}
     pass_ = _Copies(large, frozenset(v.name for v in function.arguments), caches, [])
     body = map_tiles(function.body, pass_.copy) if large else function.body

@@ -14,7 +14,7 @@ from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetc
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, subscript_variables, with_body
 from polyml.expressions import Apply, Read, reads_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
@@ -54,7 +54,7 @@ def prefetch_tiles(function: Function, caches: Caches) -> Function:
         return function
     written = [v for v in function.arguments if v.name in function.written]
     large = {v.name: v for v in written if _is_large(v, caches.l2)}
-    read = {r.tensor for n in walk_nodes(function.body) if isinstance(n, Assign) for r in reads_of(n.value)}
+    read = {r.tensor for n in nodes_of(function) if isinstance(n, Assign) for r in reads_of(n.value)}
     stored = {v.name: v for v in written if v.name not in read and _is_large(v, caches.l2 // SHARE)}
     body = _body(function.body, _Tiles(large, stored, caches), outside(function)) if large or stored else function.body
     return function if body is function.body else replace(function, body=body)

@@ -17,7 +17,7 @@ from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.tile_sums import LEAST, affine_subscripts, map_tiles, only_sums, with_prefetches
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.rewrite import nodes_of, walk_nodes
 from polyml.expressions import Read, reads_of, variables_in
 from polyml.records import dataclass
 from polyml.schedule.schedule import Note
@@ -45,7 +45,7 @@ def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[N
     """The function with prefetches in the inner loops of its register tiles."""
     if not caches.l2:
         return function, ()
-    scratch = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
+    scratch = (node.variable for node in nodes_of(function) if isinstance(node, Allocate))
     pass_ = _Tiles({v.name: v for v in function.arguments}, {v.name: v for v in scratch}, caches, [])
     body = map_tiles(function.body, pass_.tile)
     notes = tuple(dict.fromkeys(pass_.notes))

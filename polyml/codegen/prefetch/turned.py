@@ -16,7 +16,7 @@ from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -44,7 +44,7 @@ def prefetch_turned(function: Function, caches: Caches) -> Function:
     if not caches.l2:
         return function
     large = {v.name: v for v in function.arguments if v.strides is None and (v.bytes or 0) * SHARE > caches.l2}
-    if not large.keys() & function.written or not any(map(_turns, walk_nodes(function.body))):
+    if not large.keys() & function.written or not any(map(_turns, nodes_of(function))):
         return function
     body = _Turned(large, caches.line, names_in(function), outside(function)).body(function.body, ())
     return function if body is function.body else replace(function, body=body)

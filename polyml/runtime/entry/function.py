@@ -76,7 +76,7 @@ def _maker(result: Result) -> Callable[..., object]:
 
 
 def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, name: str = "entry") -> str:
-    """The module text with `ptr @name(ptr self, ptr args, i64 nargs, ptr kwnames)` that calls the host function `@host`.
+    """The text of `ptr @name(ptr self, ptr args, i64 nargs, ptr kwnames)`, which calls the host function `@host`: it goes behind that function's module.
 
     Args:
         header: offsets of NumPy's array header in this interpreter.
@@ -91,7 +91,7 @@ def emit_entry(signature: KernelSignature, *, host: str, header: ArrayHeader, na
     call.ir.do(f"ret ptr {answer}")
     body = "\n".join(call.ir.lines)
     head = f"define ptr @{name}(ptr %self, ptr %args, i64 %nargs, ptr %kwnames)"
-    return f"{_DECLARATIONS}declare i32 @{host}(ptr, ptr)\n\n{head} {{\n{body}\n}}\n"
+    return f"{_DECLARATIONS}\n{head} {{\n{body}\n}}\n"
 
 
 def _allocate(call: Checked) -> dict[str, str]:

@@ -19,7 +19,7 @@ from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.memory.masked import in_pieces, masked_load, masked_store, store_leading, zeros
 from polyml.codegen.llvm.state import Lanes, State, stored_type
 from polyml.codegen.loops import Assign, For, Function
-from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.rewrite import nodes_of
 from polyml.expressions import Read, Subscript, substitute
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -32,7 +32,7 @@ MANY = 24
 
 def has_many_blocks(function: Function) -> bool:
     """Whether the function's blocks are called."""
-    return sum(isinstance(n, For) and n.kind == "transpose" for n in walk_nodes(function.body)) > MANY
+    return sum(isinstance(n, For) and n.kind == "transpose" for n in nodes_of(function)) > MANY
 
 
 def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -> None:

@@ -16,7 +16,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element, is_zero
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, IndexValue, Read
 from polyml.new_names import fresh
@@ -44,7 +44,7 @@ def stream_tiles(function: Function, *, vector_bytes: int, line_bytes: int) -> F
     taken = names_in(function)
     leads = {lead.array: lead for lead in function.leads if not lead.row}
     pass_ = _Streams({v.name: v for v in function.arguments}, vector_bytes, piece_bytes, taken, leads)
-    allocated = (node.variable for node in walk_nodes(function.body) if isinstance(node, Allocate))
+    allocated = (node.variable for node in nodes_of(function) if isinstance(node, Allocate))
     pass_.scratch = frozenset(v.name for v in allocated if v.scope != "register")
     body = pass_.body(function.body, outside(function), None)
     if body is function.body:

@@ -15,7 +15,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.registers.unread import without_unread
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import map_places, subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import map_places, nodes_of, subscript_variables, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
 from polyml.new_names import fresh
@@ -43,7 +43,7 @@ def carry_values(function: Function) -> Function:
     A loop that may have no iteration does all that under the condition that it has one.
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     taken = names_in(function)
     memory = {name: v for name, v in variables.items() if v.scope in ("global", "local")}
     pass_ = _Carries(memory, taken, set())

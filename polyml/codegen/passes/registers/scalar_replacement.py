@@ -34,7 +34,7 @@ from polyml.codegen.passes.registers.promotions import (
 )
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import subscript_variables, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import DType
 from polyml.expressions import Subscript
 from polyml.new_names import fresh
@@ -52,14 +52,14 @@ def scalar_replacement(function: Function) -> Function:
     """
     types = {v.name: v.dtype for v in function.arguments}
     read, written = set[str](), set[str]()
-    for node in walk_nodes(function.body):
+    for node in nodes_of(function):
         if isinstance(node, Allocate) and node.variable.scope not in ("private", "register"):
             types[node.variable.name] = node.variable.dtype
         for use in uses(node):
             read |= {use.variable} if use.read else set()
             written |= {use.variable} if use.write else set()
     # Other threads update such elements meanwhile.
-    shared = {n.target.variable for n in walk_nodes(function.body) if isinstance(n, Assign) and n.atomic}
+    shared = {n.target.variable for n in nodes_of(function) if isinstance(n, Assign) and n.atomic}
     types = {name: dtype for name, dtype in types.items() if name in (read & written) - shared}
     taken = names_in(function)
     body = _Replacement(types, taken).region(function.body, outside(function), None) if types else function.body

@@ -12,7 +12,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -34,7 +34,7 @@ def chain_sums(function: Function, *, vector_registers: int = 32) -> Function:
         for (k = 0; k < n; k += 2) { s += x[k]; s += x[k + 1]; }
         -> t = 0; for (k = 0; k < n; k += 2) { s += x[k]; t += x[k + 1]; } s += t;
     """
-    if not any(isinstance(node, Allocate) and _has_lanes(node.variable) for node in walk_nodes(function.body)):
+    if not any(isinstance(node, Allocate) and _has_lanes(node.variable) for node in nodes_of(function)):
         return function
     taken = names_in(function)
     body = _Chains({}, taken, vector_registers // 2).body(function.body, outside(function))

@@ -16,7 +16,7 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass, replace
@@ -49,7 +49,7 @@ def sum_in_parts(function: Function) -> Function:
     """
     registers = {
         node.variable.name: node.variable
-        for node in walk_nodes(function.body)
+        for node in nodes_of(function)
         if isinstance(node, Allocate) and node.variable.scope == "register"
     }
     taken = names_in(function)

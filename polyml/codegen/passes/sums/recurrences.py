@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node
-from polyml.codegen.rewrite import variables_of, walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, variables_of, walk_nodes, with_body
 from polyml.expressions import Apply, Const, Expr, Read, reads_of, walk
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -32,7 +32,7 @@ def order_sums(function: Function) -> Function:
         vector for (i ..) for (j ..) a[j, i] = (x[j, i] - c * a[j - 1, i]) / d[j];
         -> vector for (i ..) for (j ..) a[j, i] = a[j - 1, i] * (-c / d[j]) + x[j, i] * (1 / d[j]);
     """
-    copies = {n.variable.name for n in walk_nodes(function.body) if isinstance(n, Allocate) and n.variable.lanes > 1}
+    copies = {n.variable.name for n in nodes_of(function) if isinstance(n, Allocate) and n.variable.lanes > 1}
     body = _body(function.body, _Lanes(None, frozenset(copies)))
     return function if body is function.body else replace(function, body=body)
 

@@ -13,7 +13,7 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, with_body
 from polyml.expressions import Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -31,7 +31,7 @@ def collapse_copies(function: Function) -> Function:
         -> vector(16) for (o ..) for (k = 0; k < 4608; k++) p[k//9, k//3 % 3, k % 3, o] = w[o, k//9, k//3 % 3, k % 3];
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     taken = names_in(function)
     body = _Collapse(variables, taken).body(function.body)
     return function if body is function.body else replace(function, body=body)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from polyml.codegen.loops import Allocate, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument, Variable
-from polyml.codegen.rewrite import map_places, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import map_places, nodes_of, uses, with_body
 from polyml.expressions import Expr, Read, Subscript
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -29,7 +29,7 @@ def lanes_last(function: Function) -> Function:
         local f32 y[64, W]; vector(16) for (c ..) { for (w ..) y[c, w] = ..; for (w ..) z[w, c] = y[c, w]; }
         -> local f32 y[W, 64]; vector(16) for (c ..) { for (w ..) y[w, c] = ..; for (w ..) z[w, c] = y[w, c]; }
     """
-    nodes = [n for n in walk_nodes(function.body) if isinstance(n, Allocate)]
+    nodes = [n for n in nodes_of(function) if isinstance(n, Allocate)]
     arrays = {n.variable.name: n.variable for n in nodes if _is_plain(n.variable)}
     found: dict[str, set[int | None]] = {name: set() for name in arrays}
     if arrays:

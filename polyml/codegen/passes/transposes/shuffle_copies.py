@@ -8,7 +8,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.new_names import fresh
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -25,10 +25,10 @@ def shuffle_copies(function: Function, *, vector_bytes: int) -> Function:
         shuffle(4) for (b = 0; b < 10; b++) for (i ..) for (j ..) y[b, j, i] = x[b, i, j];
         -> for (c = 0; c < 10; c += 4) shuffle(16) for (b = min(c, 6); b < min(c, 6) + 4; b++) for (i ..) for (j ..) y[b, j, i] = x[b, i, j];
     """
-    if not any(isinstance(node, For) and node.kind == "shuffle" for node in walk_nodes(function.body)):
+    if not any(isinstance(node, For) and node.kind == "shuffle" for node in nodes_of(function)):
         return function
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     blocks = _Blocks(variables, vector_bytes, names_in(function))
     return replace(function, body=blocks.body(function.body, outside(function)))
 

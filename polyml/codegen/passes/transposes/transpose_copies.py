@@ -13,7 +13,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, with_body
 from polyml.expressions import Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -37,7 +37,7 @@ def transpose_copies(function: Function) -> Function:
            }
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     pass_ = _Copies(variables, names_in(function))
     body = pass_.body(function.body, outside(function), None)
     return function if body is function.body else replace(function, body=body)

@@ -16,7 +16,7 @@ from polyml.codegen.passes.transposes.transposed_strips import Rows, Strips
 from polyml.codegen.passes.transposes.transposed_values import values_of_rows
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.expressions import Subscript
 from polyml.new_names import fresh
 from polyml.renewed import renewed
@@ -53,7 +53,7 @@ def transpose_rows(function: Function, *, l1_bytes: int = 0) -> Function:
         l1_bytes: of one core's L1; 0: not known.
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     taken = names_in(function)
     pass_ = _Transposes(variables, taken, (l1_bytes or _L1) // 2, {v.name for v in function.arguments})
     body = pass_.body(function.body, outside(function), None)

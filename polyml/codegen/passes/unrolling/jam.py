@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument
-from polyml.codegen.rewrite import rename_variables, substitute_nodes, variables_of, walk_nodes
+from polyml.codegen.rewrite import nodes_of, rename_variables, substitute_nodes, variables_of
 from polyml.expressions import Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import replace
 from polyml.sets.affine import Affine
 
 __all__ = ["CannotJam", "jam", "names_in"]
+
+
+_LAST: list[tuple[tuple[Node, ...], frozenset[str]]] = [((), frozenset())]
+"""The nodes that were looked at last (nodes_of keeps them while their function does), and their names."""
 
 
 class CannotJam(Exception):
@@ -47,13 +51,17 @@ def jam(
 def names_in(function: Function) -> set[str]:
     """All names that stand for something in the function: what it adds needs others."""
     given = {v.name for v in function.arguments} | set(function.sizes) | {lead.name for lead in function.leads}
-    return given | _names_in(function.body)
+    nodes, (known, names) = nodes_of(function), _LAST[0]
+    if known is not nodes:
+        names = _names_in(nodes)
+        _LAST[0] = nodes, names
+    return given | names
 
 
-def _names_in(nodes: Sequence[Node]) -> set[str]:
-    """Of loops, and of storage that the nodes make or write. What they only read is an argument, or made around them."""
+def _names_in(nodes: Sequence[Node]) -> frozenset[str]:
+    """Of loops, and of storage that these nodes make or write. What they only read is an argument, or made around them."""
     found: set[str] = set()
-    for node in walk_nodes(nodes):
+    for node in nodes:
         match node:
             case Assign():
                 found.add(node.target.variable)
@@ -71,7 +79,7 @@ def _names_in(nodes: Sequence[Node]) -> set[str]:
                 pass
             case _:
                 assert_never(node)
-    return found
+    return frozenset(found)
 
 
 def _jam(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.rewrite import substitute_nodes, walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, substitute_nodes, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -40,7 +40,7 @@ def unroll_matrices(function: Function) -> Function:
         -> vector(8) for (n ..) unroll for (i ..) unroll for (j ..) ..
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     body = _Matrices(variables).body(function.body)
     return function if body is function.body else replace(function, body=body)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -26,7 +26,7 @@ def unroll_rows(function: Function) -> Function:
         -> vector(16) for (i ..) unroll for (j = 0; j < 4; j += 1) y[j, i] = x[4*i + j];
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     body = _Rows(variables).body(function.body, outside(function), None)
     return function if body is function.body else replace(function, body=body)
 

@@ -14,7 +14,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Plac
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.boundaries import extreme, within
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, with_body
 from polyml.expressions import Const, Read, reads_of, variables_in
 from polyml.new_names import fresh
 from polyml.renewed import renewed
@@ -33,7 +33,7 @@ def widen_tiles(function: Function) -> Function:
         -> jam(8) for (i = t; i < t + 8; i++) vector for (j = s; j < t + 8; j++) { x = 0; if (j <= i) x = c[i, j]; for (k ..) x += f; if (j <= i) c[i, j] = x; }
     """
     variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate)}
+    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
     taken = names_in(function)
     body = _body(function.body, outside(function), variables, taken)
     return function if body is function.body else replace(function, body=body)

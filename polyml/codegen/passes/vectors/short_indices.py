@@ -15,7 +15,7 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Nod
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.privatize import is_short
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import map_places, subscript_variables, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import map_places, nodes_of, subscript_variables, uses, walk_nodes, with_body
 from polyml.dtypes import i32, i64
 from polyml.expressions import Apply, Const, Read
 from polyml.new_names import fresh
@@ -28,7 +28,7 @@ __all__ = ["shorten_indices"]
 
 def shorten_indices(function: Function) -> Function:
     """The function with indices of 32 bits in loops that are to have lanes, where they are known to fit and numbers have no more bits."""
-    if not any(isinstance(node, UpdateArgument) for node in walk_nodes(function.body)):
+    if not any(isinstance(node, UpdateArgument) for node in nodes_of(function)):
         return function
     body = _Shorten(names_in(function)).body(function.body, outside(function), None)
     return function if body is function.body else replace(function, body=body)

@@ -23,7 +23,7 @@ from polyml.codegen.passes.vectors.privatize import Accumulators, shared_targets
 from polyml.codegen.passes.vectors.ragged_sums import has_long_sums, held
 from polyml.codegen.passes.vectors.streams import Leads
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import replace
@@ -63,7 +63,7 @@ def vectorize(
     taken = names_in(function)
     arguments = {v.name: v for v in function.arguments}
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
-    made = (n.variable for n in walk_nodes(function.body) if isinstance(n, Allocate))
+    made = (n.variable for n in nodes_of(function) if isinstance(n, Allocate))
     variables = {v.name: v for v in (*function.arguments, *made)}
     pass_ = _Vectorize(vector_bytes, registers, window, precise, taken, leads_, variables)
     body = pass_.body(function.body, outside(function))
