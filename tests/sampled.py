@@ -5,12 +5,13 @@ tests/pairs.py leaves out less: where two values meet is where faults hide. This
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
+from _pytest.mark import ParameterSet
 
-__all__ = ["leave_some", "some_of"]
+__all__ = ["in_turn", "leave_some", "some_of"]
 
 
 def leave_some(items: Sequence[pytest.Item]) -> None:
@@ -26,6 +27,15 @@ def leave_some(items: Sequence[pytest.Item]) -> None:
         for place, case in enumerate(cases):
             if place not in kept:
                 case.add_marker("slow")
+
+
+def in_turn(many: Iterable[object], few: Sequence[object]) -> list[ParameterSet]:
+    """Arguments for parametrize, of all pairs: the default run has each of the many once, with the few by turns, and the others are slow."""
+    return [
+        pytest.param(one, other, marks=[] if k % len(few) == turn else [pytest.mark.slow])
+        for k, one in enumerate(many)
+        for turn, other in enumerate(few)
+    ]
 
 
 def _values(case: pytest.Item) -> dict[str, str]:

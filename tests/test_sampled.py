@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.sampled import some_of
+from tests.sampled import in_turn, some_of
 
 CASES = [{"size": str(a), "dtype": str(b), "threads": str(c)} for a, b, c in product(range(5), "uvw", (1, 2))]
 
@@ -31,3 +31,9 @@ def test_what_is_left_is_slow(request: pytest.FixtureRequest, a: int, b: int) ->
     cases = [case for case in request.session.items if case.nodeid.startswith(request.node.nodeid.partition("[")[0])]
     if len(cases) > 1:  # not where one was asked for by its name
         assert len(cases) == (6 if "slow" in request.node.keywords else 3)
+
+
+def test_values_by_turns() -> None:
+    cases = in_turn("abcde", (1, 2))
+    assert [case.values for case in cases if not case.marks] == [("a", 1), ("b", 2), ("c", 1), ("d", 2), ("e", 1)]
+    assert {case.values for case in cases} == {*product("abcde", (1, 2))}

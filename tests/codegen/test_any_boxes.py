@@ -75,8 +75,13 @@ def computed(function: Function, sizes: dict[str, int]) -> dict[str, np.ndarray]
     return {name: arrays[name] for name in function.written}
 
 
-@pytest.mark.parametrize("name", BOXES)
-@pytest.mark.some(4)
+def _each_second(first: int) -> list[object]:
+    """The others are slow, since isl takes long."""
+    marks = [[pytest.mark.slow], []]
+    return [pytest.param(name, marks=marks[k % 2 == first]) for k, name in enumerate(BOXES)]
+
+
+@pytest.mark.parametrize("name", _each_second(0))
 def test_results_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = BOXES[name][1]
     made = schedules(TEXTS[name], monkeypatch, target=SMALL)
@@ -91,8 +96,7 @@ def test_results_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) ->
                 np.testing.assert_allclose(values, expected[array], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", BOXES)
-@pytest.mark.some(4)
+@pytest.mark.parametrize("name", _each_second(1))
 def test_marks_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for schedule in schedules(TEXTS[name], monkeypatch, size=600, target=AVX512):
         assert scan_any_boxes(schedule) is not None

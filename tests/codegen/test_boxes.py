@@ -96,6 +96,7 @@ def by_isl(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Function:
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize("name", BOXES)
+@pytest.mark.some(12)
 def test_loops_are_those_of_isl(name: str, target: pm.Target, monkeypatch: pytest.MonkeyPatch) -> None:
     for schedule in schedules(*BOXES[name], target=target):
         assert scan_boxes(schedule) is not None
@@ -106,6 +107,7 @@ def test_loops_are_those_of_isl(name: str, target: pm.Target, monkeypatch: pytes
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize("name", SLANTED)
+@pytest.mark.some(5)
 def test_indices_that_bound_each_other(name: str, target: pm.Target, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = pm.einsum(SLANTED[name], target=target).lower(*(np.zeros(shape, np.float32) for shape in SHAPES[name]))
     slanted = 0

@@ -60,6 +60,7 @@ def around_the_tiles() -> Iterator[object]:
 
 # Elements are small integers: every sum is exact, in any order.
 @pytest.mark.parametrize(("layout", "dtype", "n", "m", "k"), list(around_the_tiles()))
+@pytest.mark.some(8)
 def test_products_around_the_tiles(layout: str, dtype: str, n: int, m: int, k: int) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": n, "M": m, "K": k}, dtype)
@@ -269,6 +270,7 @@ def test_rows_that_are_no_whole_vectors_are_collected(columns: int, rows: int, s
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.some(4)
 def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads: int) -> None:
     a, b = operands("N K", "K M", {"N": rows, "M": 2003, "K": 151}, "f32")
     function = polyml.einsum(product("N K", "K M", "N M", "f32"), target=SMALL, threads=threads, verify=True)
@@ -287,6 +289,7 @@ STREAMED = [
 
 @pytest.mark.parametrize(("value", "dtype"), STREAMED)
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.some(6)
 def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, threads: int) -> None:
     text = f'def f(a: {dtype}["K"], b: {dtype}["K M"], c: {dtype}["M"]):\n    z[m] = {value}\n    return z\n'
     rng = np.random.default_rng(3)
@@ -323,6 +326,7 @@ def test_blocks_of_a_matrix_that_is_read_once_have_as_many_rows_but_for_the_last
     ("rows", "columns", "depth"), [(1, 37, 130), (2, 64, 33), (5, 41, 64), (3, 23, 100), (8, 300, 129)]
 )
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.some(6)
 def test_few_rows_times_rows_run_side_by_side(rows: int, columns: int, depth: int, threads: int) -> None:
     """Lanes along the reduction: elements of the result in registers beside each other, whole tiles and the rest."""
     a, b = operands("N K", "M K", {"N": rows, "M": columns, "K": depth}, "f32")
@@ -391,6 +395,7 @@ def test_nothing_is_packed_for_small_or_skinny_products() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "aarch64", "apple-m1"])
+@pytest.mark.some(8)
 def test_register_tiles_do_not_spill(name: str, layout: str, dtype: str) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": 512, "M": 480, "K": 512}, dtype)
@@ -488,6 +493,7 @@ def test_loops_of_a_convolution(golden: Callable[[str, str], None]) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("batch", "depth", "n", "m"), [(3, 129, 40, 32), (1, 300, 17, 64), (2, 64, 64, 48)])
+@pytest.mark.some(4)
 def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, depth: int, n: int, m: int) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 10, (batch, depth, extent)).astype(np.float32) for extent in (n, m))
@@ -501,6 +507,7 @@ def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, dept
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("columns", "packed"), [(64, False), (250, False), (300, True)])
+@pytest.mark.some(4)
 def test_contiguous_rows_of_few_uses_are_not_packed(columns: int, packed: bool, threads: int) -> None:
     """They are more than half of L2, and apart along the sum."""
     rng = np.random.default_rng(0)
@@ -553,6 +560,7 @@ def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("columns", "apart"), [(16, 3), (33, 4), (49, 1), (300, 4), (2001, 4)])
+@pytest.mark.some(6)
 def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int, apart: int) -> None:
     left, right, out, sizes = "A K B", "K M", "B A M", {"A": 19, "B": apart, "K": 140, "M": columns}
     text = product(left, right, out, dtype)
@@ -578,6 +586,7 @@ def test_short_sums_have_lanes_along_results_that_are_far() -> None:
 
 
 @pairwise(("columns", [3, 5, 11, 13, 16]), ("rows", [16, 37]), ("dtype", ["f32", "f64"]))
+@pytest.mark.some(6)
 def test_few_columns_have_lanes_along_sums_that_both_operands_are_contiguous_along(
     dtype: str, columns: int, rows: int
 ) -> None:

@@ -161,6 +161,7 @@ def dense(x: f32["N K"], w: f32["K M"], s: f32):
 """
 
 
+@pytest.mark.usefixtures("unreported")
 def test_constants_stay_on_the_device(device: EmulatedDevice) -> None:
     w = np.arange(20, dtype=np.float32).reshape(4, 5)
     layer = polyml.einsum(DENSE, target="cuda").bind(w=w, s=2.0)

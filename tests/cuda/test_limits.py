@@ -71,13 +71,14 @@ def test_blocks_are_larger_where_nobody_wants_small_ones(dynamic: bool) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_on_a_small_device(dynamic: bool) -> None:
     """With blocks as small as the target wants. Where a grid is too large, too, blocks take turns."""
-    programs = [(text, given) for text, given, _ in CASES]
+    cases = CASES[::2] if dynamic else CASES
+    programs = [(text, given) for text, given, _ in cases]
     batch = compile_batch(programs, target=TINY, dynamic=dynamic, verify=True, limits=SMALL)
     sizes = [size_of(kernel) for made in batch.kernels for kernel in made.cuda.kernels]
     assert all(threads <= 64 and shared <= 1024 for threads, shared in sizes)
     assert {threads for threads, _ in sizes} <= {32, 64}, "nothing is left to one thread"
     assert any(shared > 0 for _, shared in sizes)
-    for (_, given, exact), kernel in zip(CASES, batch.kernels, strict=True):
+    for (_, given, exact), kernel in zip(cases, batch.kernels, strict=True):
         for order in range(4):
             kernel.module.orders = itertools.cycle((order,))
             found, wanted = ([a.copy() if isinstance(a, np.ndarray) else a for a in given] for _ in range(2))

@@ -60,6 +60,7 @@ def test_a_block_shares_a_row_only_where_that_pays() -> None:
     assert mapped(precise) == ["block.x n_tile", "thread.x n"], "a precise sum keeps its order"
 
 
+@pytest.mark.usefixtures("unreported")
 def test_explain_tells_the_kernels() -> None:
     text = 'def f(x: f32["N K"]):\n    e[n, k] = exp(x[n, k])\n    s[n] = e[n, k]\n    y[n, k] = e[n, k] / s[n]\n    return y\n'
     said = polyml.einsum(text, target="cuda").explain(np.ones((8, 500), F))

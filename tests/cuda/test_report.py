@@ -45,6 +45,7 @@ def test_blocks_that_a_core_holds(usage: Usage, threads: int, capability: int, e
 MATMUL = 'def f(x: f32["N K"], w: f32["K M"]):\n    y[n, m] = x[n, k] * w[k, m]\n    return y\n'
 
 
+@pytest.mark.usefixtures("unreported")
 def test_explain_tells_work() -> None:
     """Operations and bytes, and of a tiled kernel its tile; without a compiler, too."""
     arrays = np.ones((1024, 512), np.float32), np.ones((512, 2048), np.float32)

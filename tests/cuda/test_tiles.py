@@ -169,6 +169,7 @@ def test_what_is_not_worth_tiles() -> None:
         assert not any(name.endswith("_tile") for name in region.schedule.scop.arrays)
 
 
+@pytest.mark.usefixtures("unreported")
 def test_explain_tells_the_tiles() -> None:
     said = polyml.einsum(MATMUL, target="cuda").explain(*LARGE)
     assert (

@@ -178,6 +178,7 @@ PAIRS = 'def f(x: f32["E A D"], y: f32["B C D"]):\n    z[e, b, c, a] = x[e, a, d
 
 
 @needs_gxx
+@pytest.mark.usefixtures("unreported")
 def test_operands_of_three_dimensions() -> None:
     """A tile's rows are padded, not its single elements; and tiles may be 24 or 96 wide."""
     cases = [
@@ -195,6 +196,7 @@ def test_operands_of_three_dimensions() -> None:
 
 
 @needs_gxx
+@pytest.mark.usefixtures("unreported")
 def test_contractions_among_reductions_of_rows() -> None:
     """Their tiles have kernels of their own where that saves more than device memory costs."""
     batch = compile_batch([(text, given) for text, given, _ in AMONG_OTHERS], target=SMALL, verify=True)

@@ -55,6 +55,7 @@ def f(x: f64["N M"], w: f64["5 4"]):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 19])
+@pytest.mark.some(4)
 def test_neighbours(count: int, dynamic: bool) -> None:
     text = """
 def f(x: f64["N"], q: i64["N"]):

@@ -33,6 +33,7 @@ READS = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("read", READS)
+@pytest.mark.some(12)
 def test_reads(read: str, dynamic: bool) -> None:
     text = f"def f({PARAMETERS}):\n    y: f64['T N']\n    y[t, n] = {read}\n    return y\n"
     f = polyml.einsum(text, dynamic=dynamic)

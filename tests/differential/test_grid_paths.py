@@ -83,7 +83,7 @@ def test_values(name: str, dtype: str, shape: tuple[int, ...], options: dict[str
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.some(40)
+@pytest.mark.some(20)
 def test_rows_are_scans(name: str, dtype: str) -> None:
     if dtype in ("f32", "f64") or name not in MOVED:
         function = compiled(program_of(name, dtype), target=polyml.Target("x86-64-v3"))

@@ -43,6 +43,7 @@ def _same(text: str, *arguments: object, **options: object) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("shape", [(7, 7), (9, 4), (3, 11), (1, 5)])
+@pytest.mark.some(5)
 def test_bands_and_diagonals(shape: tuple[int, int], dynamic: bool) -> None:
     rng = np.random.default_rng(1)
     a, x = rng.standard_normal(shape), rng.standard_normal(shape[1])

@@ -75,7 +75,10 @@ def test_joined_at_any_size(notation: str) -> None:
     assert len(f.kernels) <= 1 + len(empty)  # those without elements are specialized
 
 
-@pytest.mark.parametrize("extents", [(40, 3, 11, 7, 5, 9), (3, 40, 7, 11, 9, 5), (13, 13, 1, 130, 33, 2)])
+@pytest.mark.parametrize(
+    "extents",
+    [(40, 3, 11, 7, 5, 9), pytest.param((3, 40, 7, 11, 9, 5), marks=pytest.mark.slow), (13, 13, 1, 130, 33, 2)],
+)
 def test_long_joined_indices(extents: tuple[int, ...]) -> None:
     """Sizes beyond the tiles and blocks, through the version with panels."""
     f = polyml.einsum(product("efab,cdef->abcd"), dynamic=True, target=SMALL_CACHES)
@@ -150,7 +153,7 @@ def test_loops_and_pictures_know_the_products() -> None:
     np.testing.assert_array_equal(result.reshape(3, 4, 6), np.einsum(notation, *args))
 
 
-@pytest.mark.parametrize("kind", ["f32", "f64", "i32"])
+@pytest.mark.parametrize("kind", ["f32", pytest.param("f64", marks=pytest.mark.slow), "i32"])
 def test_columns_around_the_vectors(kind: str) -> None:
     """Panels, what is left of them and no panels at all, in one block of the sum and in several."""
     f = polyml.einsum(product("ik,kj->ij", kind), dynamic=True, target=SMALL_CACHES, verify=True)

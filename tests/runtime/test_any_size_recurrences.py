@@ -54,6 +54,7 @@ def filtered(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("text", [BOTH_WAYS, DOWN], ids=["rows", "columns"])
 @pytest.mark.parametrize("target", [Target("host"), SMALL], ids=["host", "small caches"])
+@pytest.mark.some(2)
 def test_filters_of_any_size(text: str, target: Target) -> None:
     program = polyml.einsum(text, dynamic=True, target=target, verify=True)
     rng = np.random.default_rng(0)

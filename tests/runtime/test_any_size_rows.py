@@ -79,9 +79,9 @@ def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
     ("first", "left", "tile"),
     [
         ((7, 20, 70), "N K", "7 n x 3 vectors of m; y read where it lies"),
-        ((12, 33, 40), "K N", "12 n x 2 vectors of m; y read where it lies"),
+        pytest.param((12, 33, 40), "K N", "12 n x 2 vectors of m; y read where it lies", marks=pytest.mark.slow),
         ((2, 40, 300), "N K", "2 n x 4 vectors of m; y read once, in order"),
-        ((15, 20, 70), "N K", "5 n x 3 vectors of m; y read where it lies"),
+        pytest.param((15, 20, 70), "N K", "5 n x 3 vectors of m; y read where it lies", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.some(2)

@@ -202,6 +202,7 @@ ENDS = {
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("why", ENDS)
+@pytest.mark.some(9)
 def test_short_ends_of_copies(why: str, vector_bytes: int) -> None:
     dtype, shape, order, joined = ENDS[why]
     names, kinds = "abcd"[: len(shape)], {"i8": np.int8, "f16": np.float16, "f32": np.float32}

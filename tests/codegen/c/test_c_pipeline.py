@@ -65,7 +65,17 @@ def run(program: CProgram, arguments: Arguments, threads: int) -> tuple[NDArray[
     return tuple(np.array(result) for result in program(*copy.deepcopy(arguments)))
 
 
-@pytest.mark.parametrize("name", ["names", "jacobi-2d", "fdtd-2d", "seidel-2d", "heat-3d", "nussinov"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "names",
+        "jacobi-2d",
+        pytest.param("fdtd-2d", marks=pytest.mark.slow),
+        "seidel-2d",
+        pytest.param("heat-3d", marks=pytest.mark.slow),
+        "nussinov",
+    ],
+)
 def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
     lowered, arguments = stencil(name)
     assert "#pragma omp parallel for schedule(static, 1)\n" in lowered.text("c")

@@ -73,6 +73,7 @@ def test_sums_stay_where_that_gains_nothing(text: str) -> None:
 @pytest.mark.parametrize("targets", [(APART, SHARED), HALVES], ids=["AVX-512", "AVX2"])
 @pytest.mark.parametrize("text", [PATHS, WAYS, BLOCKS], ids=["paths", "ways", "blocks"])
 @pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.some(6)
 def test_the_same_bits(text: str, precise: bool, targets: tuple[pm.Target, pm.Target]) -> None:
     if not targets[0].runs_here:
         pytest.skip(f"needs {targets[0].name}")

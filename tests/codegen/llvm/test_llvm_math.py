@@ -225,18 +225,18 @@ def test_avx2_looks_up_parts_of_a_power_of_two(op: str, fused: int, table: str) 
 
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
-@pytest.mark.parametrize("place", [0, 5, 15])
-def test_one_unusual_number_is_found_in_any_lane(dtype: DType, lanes: int, place: int) -> None:
+@pytest.mark.parametrize("op", ["exp", "sin", "log"])
+def test_one_unusual_number_is_found_in_any_lane(op: str, dtype: DType, lanes: int) -> None:
     if not Target("x86-64-v3").runs_here:
         pytest.skip("no AVX2")
-    x = np.full(16, 0.5, dtype.numpy)
-    for number in (np.nan, 90.0, -88.0, -1000.0, np.inf, -np.inf):
-        x[place] = number
-        for op in ("exp", "sin", "log"):
+    kernel = math_kernel(op, dtype, lanes, "x86-64-v3")
+    for place in (0, 5, 15):
+        x = np.full(16, 0.5, dtype.numpy)
+        for number in (np.nan, 90.0, -88.0, -1000.0, np.inf, -np.inf):
+            x[place] = number
             with np.errstate(all="ignore"):
                 want = REFERENCES[op](x.astype(np.float64))
-                result = math_kernel(op, dtype, lanes, "x86-64-v3")(x)
-                np.testing.assert_allclose(result, want.astype(dtype.numpy), rtol=1e-5)
+                np.testing.assert_allclose(kernel(x), want.astype(dtype.numpy), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("count", "steps"), [(2, 1), (7, 6), (8, 5), (15, 9), (16, 7), (23, 9)])

@@ -15,11 +15,12 @@ from polyml.codegen.loops import Allocate, Assign, Block, Bounds, For, Function,
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.passes.simplify import simplify
+from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.unrolling.unroll import unroll
 from polyml.codegen.passes.unrolling.unroll_and_jam import unroll_and_jam
 from polyml.codegen.printer import loops_text
 from polyml.codegen.ranges import Ranges, outside, remembered
-from polyml.codegen.rewrite import uses, walk_nodes
+from polyml.codegen.rewrite import nodes_of, uses, walk_nodes
 from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, FloorDiv, affine, maximum, minimum
 from polyml.target import Target
@@ -424,3 +425,15 @@ def test_few_rows_of_a_size_that_is_not_known_share_a_tile() -> None:
     plain = text.rsplit("  } else {\n", 1)[1]
     steps = [line.rsplit("n += ", 1)[1] for line in plain.splitlines() if "for (n = " in line and "n += " in line]
     assert steps[:2] == ["8) {", "4) {"]
+
+
+def test_nodes_are_looked_up_once_for_each_body() -> None:
+    one, other = matmul(5, 6, 7), triangle(9)
+    for program in (one, other, one, replace(one, name="g"), replace(one, body=other.body), replace(one, body=())):
+        nodes = nodes_of(program)
+        assert [*map(id, nodes)] == [*map(id, walk_nodes(program.body))]
+        assert nodes_of(replace(program, name="h")) is nodes, "the same body"
+        written = {n.variable for n in nodes if isinstance(n, For)} | {v.name for v in program.arguments}
+        assert names_in(program) >= written
+        names_in(program).add("new")
+        assert "new" not in names_in(program)

@@ -15,6 +15,7 @@ from polyml.dtypes import DTYPES, boolean, f64, i32, i64
 from polyml.errors import SubscriptError
 from polyml.runtime.entry.layout import array_header
 from polyml.runtime.kernel import Kernel
+from polyml.runtime.native import NativeKernel
 from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParameter
 from tests.runtime.handmade import add_kernel, array, buffer, copy_region, function, make_kernel, result, shape
 
@@ -45,6 +46,13 @@ def operands() -> tuple[np.ndarray, np.ndarray]:
 
 def test_this_interpreter_has_entry_points() -> None:
     assert array_header() is not None
+
+
+def test_the_host_function_and_the_entry_point_are_one_object(add: Kernel) -> None:
+    """LLVM sets itself up for each; the regions have one of their own."""
+    assert isinstance(add, NativeKernel)
+    assert len(add.code.compiled.objects) == 2
+    assert add.code.entry
 
 
 def test_result(add: Kernel, operands: tuple[np.ndarray, np.ndarray]) -> None:

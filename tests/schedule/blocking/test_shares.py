@@ -72,7 +72,7 @@ def test_threads_of_different_speed_have_several_blocks_each() -> None:
 @pytest.mark.parametrize("form", ["nn", "nt"])
 @pytest.mark.parametrize("size", [128, 256, 512, 1024])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 def test_threads_meet_once(form: str, size: int, dtype: str) -> None:
     """Four blocks of 64 columns were packed, and used, by both of two threads one after the other."""
     assert shared_loops(form, size, size, size, 2, dtype) == ["j_tile"]

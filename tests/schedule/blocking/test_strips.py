@@ -222,6 +222,7 @@ def test_strips_of_several_widths() -> None:
 @pytest.mark.parametrize(
     ("n", "k", "m"), [(24, 48, 2000), (25, 96, 611), (65, 33, 400), (64, 200, 48 * 7), (17, 97, 999)]
 )
+@pytest.mark.some(6)
 def test_strips_across_rows(n: int, k: int, m: int, threads: int) -> None:
     """Contiguous along the sum."""
     text = 'def f(x: f32["N K"], y: f32["M K"]):\n    z[n, m] = x[n, k] * y[m, k]\n    return z\n'

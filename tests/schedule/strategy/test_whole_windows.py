@@ -52,6 +52,7 @@ def notes(program: str, *arguments: Array, dynamic: bool = False, threads: int =
         (MEAN, [numbers(200, 64).astype(np.float64)], "t"),
     ],
 )
+@pytest.mark.some(5)
 def test_rows_with_whole_windows_are_a_tile(program: str, arguments: list[Array], index: str, dynamic: bool) -> None:
     found = notes(program, *arguments, dynamic=dynamic)
     assert any(f"jam {index} by" in text and WHOLE in text for text in found), found

@@ -109,6 +109,7 @@ def changed(A: f64["N M"], u: f64["N"], v: f64["M"], r: f64["N"], p: f64["M"]):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("sums", [1, 2])
 @pytest.mark.parametrize("shape", [(128, 96), (151, 171)])
+@pytest.mark.some(4)
 def test_what_changes_the_matrix_goes_with_its_sums(sums: int, threads: int, shape: tuple[int, int]) -> None:
     n, m = shape
     text = CHANGED.format(*(("\n    q[i] = A[i, j] * p[j]", ", q") if sums == 2 else ("", "")))

@@ -401,6 +401,7 @@ def test_vectors_in_the_opposite_order_are_loaded_first(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "f64", "i8", "i16", "i64", "c64"])
 @pytest.mark.parametrize("n", [0, 1, 3, 37, 130])
+@pytest.mark.some(16)
 def test_the_opposite_order(dtype: str, n: int) -> None:
     rng = np.random.default_rng(n)
     x, y = rng.integers(-5, 6, (2, 2 * n)).astype(DTYPES[dtype].numpy)

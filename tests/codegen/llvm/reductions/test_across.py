@@ -78,6 +78,7 @@ def test_four_registers_share_their_last_steps() -> None:
 @pytest.mark.parametrize(
     "sizes", [(3, 4, 48, 7), (2, 5, 11, 3), (2, 9, 4, 63), (1, 13, 12, 68), (2, 8, 7, 17), (3, 3, 3, 15)]
 )
+@pytest.mark.some(7)
 def test_short_sums_of_few_rows(dtype: str, sizes: tuple[int, int, int, int]) -> None:
     batch, rows, columns, terms = sizes
     random = np.random.default_rng(0)

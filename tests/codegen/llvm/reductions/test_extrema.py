@@ -46,6 +46,7 @@ SPOILERS: dict[str, Callable[[np.ndarray, np.random.Generator], None]] = {
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.some(2)
 def test_nan_wins_as_in_numpy(op: str, dtype: str) -> None:
     best = {"max": np.maximum, "min": np.minimum}[op]
     products, loops, rows = (
@@ -205,6 +206,7 @@ def test_the_first_of_equals_as_in_numpy(op: str, dtype: str, target: pm.Target)
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 0.0])
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.some(4)
 def test_rows_of_one_value_have_a_first_element(op: str, value: float) -> None:
     """What the registers begin with is as good as an infinity, and no element."""
     rows, columns = pm.einsum(CHOICES.format(op=op, dtype="f32"), threads=1)(np.full((20, 100), value, "f"))

@@ -42,6 +42,7 @@ def arguments(rows: int, length: int, dtype: str = "f8") -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("body", AHEAD.values(), ids=AHEAD)
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.some(9)
 def test_there_is_no_copy(body: str, dynamic: bool) -> None:
     assert "_old" not in program(body, dynamic=dynamic, threads=1).lower(*arguments(9, 70)).text("loops")
 
@@ -59,11 +60,12 @@ def test_the_same_numbers(name: str, dtype: str) -> None:
     body = BODIES[name]
     dtype = ("f32", "f16")[[*BODIES].index(name) % 2] if dtype == "narrow" else dtype
     exact, of_any_size = program(body, dtype, dynamic=False, verify=True), program(body, dtype, dynamic=True)
-    for shape in ((3, 70), (1, 37), (5, 12), (2, 16)):
+    for k, shape in enumerate(((3, 70), (1, 37), (5, 12), (2, 16))):
         v, x = arguments(*shape, {"f64": "f8", "f32": "f4", "f16": "f2"}[dtype])
-        assert verify(exact, v.copy(), x), shape
-        one, other = exact(v.copy(), x), of_any_size(v.copy(), x)
-        np.testing.assert_allclose(one, other, rtol=1e-2 if dtype == "f16" else 1e-5)
+        assert verify(exact, v.copy(), x, computed_by=of_any_size), shape
+        if k == [*BODIES].index(name) % 4:  # of known sizes at one shape each
+            one, other = exact(v.copy(), x), of_any_size(v.copy(), x)
+            np.testing.assert_allclose(one, other, rtol=1e-2 if dtype == "f16" else 1e-5)
 
 
 def test_views_with_strides_and_threads() -> None:

@@ -54,6 +54,7 @@ def registers(program: Function) -> int:
     ("rows", "copies", "chains"),
     [(1, 4, 4), (2, 4, 4), (3, 4, 4), (4, 4, 2), (5, 4, 2), (7, 4, 2), (1, 3, 3), (1, 16, 8), (2, 12, 4), (7, 2, 2)],
 )
+@pytest.mark.some(6)
 def test_as_many_sums_as_do_not_wait(rows: int, copies: int, chains: int) -> None:
     program = tile(rows, copies, 96)
     made = chain_sums(program)

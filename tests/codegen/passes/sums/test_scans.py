@@ -165,6 +165,7 @@ def scans(program: Function) -> list[Scan]:
 
 @pytest.mark.parametrize("vector_bytes", [16, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases())
+@pytest.mark.some(120)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     after, _ = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))
     agree(program, after, sizes, name)
@@ -172,6 +173,7 @@ def test_same_results(name: str, program: Function, sizes: dict[str, int], vecto
 
 @pytest.mark.parametrize("vector_bytes", [32, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases()[::2])
+@pytest.mark.some(60)
 def test_compiled(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     # Arrays end at a guard page.
     expected = random_arrays(program, sizes)

@@ -32,7 +32,7 @@ def test_pixels(text: str, name: str, target: str) -> None:
     f = pm.einsum(text.format(t=name), target=target_, threads=1)
     rng = np.random.default_rng(0)
     for channels in (1, 2, 3, 4, 5, 6, 8, 9) if name in ("u8", "f32") else (2, 3, 4):
-        for n in (1, 15, 16, 33, 130):
+        for n in ((1, 16, 130), (15, 33))[channels % 2]:
             x = rng.integers(0, 200, (n, channels)).astype(TYPES[name])
             x = x if text is PLANES else np.ascontiguousarray(x.T)
             np.testing.assert_array_equal(f(x), x.T, err_msg=f"{channels} channels, {n}")

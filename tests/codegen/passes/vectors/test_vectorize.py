@@ -217,6 +217,7 @@ FIRST_BLOCK = If(condition=call("eq", index("B"), index(0)), then=(BEGINS,))
 
 @pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
 @pytest.mark.parametrize("block", [0, 1, 2])
+@pytest.mark.some(4)
 def test_sums_that_a_condition_leaves_alone_keep_what_they_have(first: Assign | If, block: int) -> None:
     finish = Assign(target=put("z", "a"), value=call("add", at("z", "a"), number(2.0)))
     before = any_tile(first, last=(If(condition=call("eq", index("B"), index(1)), then=(finish,)),))

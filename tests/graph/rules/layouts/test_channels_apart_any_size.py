@@ -142,6 +142,7 @@ def test_results(source: str, dtype: str, threads: int) -> None:
 
 
 @pairwise(("source", [BLEND, PLANES, SHORTER]), ("dtype", ["u8", "i16"]), ("threads", [1, 2]))
+@pytest.mark.some(4)
 def test_results_of_narrow_numbers(source: str, dtype: str, threads: int) -> None:
     checks(source, dtype, threads)
 

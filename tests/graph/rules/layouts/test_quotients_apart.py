@@ -41,7 +41,7 @@ def test_repeated(kind: str, d: int, target: str) -> None:
 
 
 @pairwise(("kind", ["u8", "f32", "f64", "c64"]), ("d", [2, 3, 5, 7, 20]), ("target", ["", "x86-64-v3"]))
-@pytest.mark.some(12)
+@pytest.mark.some(7)
 def test_numbers_in_turn(kind: str, d: int, target: str) -> None:
     f = compiled(SCALED, kind, d, target)
     rng = np.random.default_rng(d)
@@ -59,6 +59,7 @@ def test_tiled(n: int) -> None:
 
 @pytest.mark.parametrize("d", [2, 3, 5])
 @pytest.mark.parametrize("kind", ["u8", "f32"])
+@pytest.mark.some(4)
 def test_depth_to_space(kind: str, d: int) -> None:
     for h, w in ((1, 1), (3, 7), (4, 40)):
         x = np.random.default_rng(h).integers(0, 200, (2 * d * d, h, w)).astype(TYPES[kind])

@@ -72,6 +72,7 @@ def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes:
         (FOUR, "f32", {"A": 15, "B": 9, "C": 25, "D": 96, "E": 33}),
     ],
 )
+@pytest.mark.some(5)
 def test_strips_of_the_operand(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     """Where L2 holds what waits to be laid out."""
     x, y, b = arguments(*dims[:2], sizes, dtype)

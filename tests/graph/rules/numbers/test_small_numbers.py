@@ -111,6 +111,7 @@ def test_an_update_of_numbers_of_8_bits_takes_two_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["matrices", "second transposed", "first transposed", "batches"])
 @pytest.mark.parametrize("types", [("i8", "i8"), ("u8", "u8"), ("u8", "i8")])
+@pytest.mark.some(6)
 def test_products_pack_their_operands(name: str, types: tuple[str, str]) -> None:
     """What is packed is made ahead of the product, and so is what a shift by 128 adds, of four numbers at once; it is taken off a tile in registers."""
     given = arguments(name, types, {"A": 96, "B": 200, "C": 2, "K": 300})

@@ -18,6 +18,7 @@ from polyml.graph.verify import verify
 from polyml.source import Source
 from tests.graph.built import graph
 from tests.pairs import pairwise
+from tests.sampled import in_turn
 
 Array = npt.NDArray[np.float64]
 
@@ -104,6 +105,7 @@ def check(source: str, values: list[Array], steps: int) -> bool:
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 8, 9])
+@pytest.mark.some(15)
 def test_turned(source: str, steps: int) -> None:
     assert check(source, arguments(), steps)
 
@@ -149,11 +151,10 @@ def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
     check_steps(source, arguments(*size), steps, dynamic=False)
 
 
-@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
-@pytest.mark.some(2)
-def test_any_size(source: str) -> None:
-    for numbers in ((0, 30), (9, 1)):  # of kernels whose first call has none, and some
-        check_steps(source, arguments(40, 50), *numbers, dynamic=True)
+@pytest.mark.parametrize(("name", "numbers"), in_turn(PROGRAMS, ((0, 30), (9, 1))))
+def test_any_size(name: str, numbers: tuple[int, int]) -> None:
+    """Kernels whose first call has no steps, and some."""
+    check_steps(PROGRAMS[name], arguments(40, 50), *numbers, dynamic=True)
 
 
 def check_steps(source: str, values: list[Array], *numbers: int, dynamic: bool) -> None:

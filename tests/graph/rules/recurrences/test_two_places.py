@@ -150,13 +150,13 @@ def test_two_values_back() -> None:
 
 def test_compiled() -> None:
     """With time tiles, too, and an odd step that is left."""
-    cases = ((0, (5, 6)), (6, (130, 150)), (1, (40, 33)), (9, (300, 260)))
+    cases = ((9, (300, 260)), (6, (130, 150)), (1, (40, 33)), (0, (5, 6)))
     for number, text in enumerate(
         (SWEEPS.format(range="T"), SWEEPS.format(range="2, 3 * T + 1, 3"), COPIED, TWO, NESTED)
     ):
         program = polyml.einsum(text, threads=2)
-        for steps, shape in cases[number % 2 :: 2]:
-            x = np.random.default_rng(1).random(shape)
-            made = program(steps, 0.2, x.copy())
-            expected = execute(graph(program.program, steps, 0.2, x), [0.2, x.copy()], sizes={"T": steps})[0]
-            np.testing.assert_allclose(made, expected, rtol=1e-12, atol=1e-12)
+        steps, shape = cases[number % len(cases)]
+        x = np.random.default_rng(1).random(shape)
+        made = program(steps, 0.2, x.copy())
+        expected = execute(graph(program.program, steps, 0.2, x), [0.2, x.copy()], sizes={"T": steps})[0]
+        np.testing.assert_allclose(made, expected, rtol=1e-12, atol=1e-12)

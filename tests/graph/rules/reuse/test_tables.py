@@ -104,6 +104,7 @@ def test_integer_divisions_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 16, 37])
 @pytest.mark.parametrize("precise", [False, True])
+@pytest.mark.some(5)
 def test_fourier(n: int, precise: bool) -> None:
     x = numbers(20, n)
     np.testing.assert_allclose(polyml.einsum(FOURIER, precise=precise)(x), np.fft.fft(x), atol=1e-11)

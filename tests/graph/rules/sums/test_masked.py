@@ -82,6 +82,7 @@ def whole_sums(source: str, *shape: int, **options: object) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.some(14)
 def test_what_a_mask_takes_out_is_not_computed(form: str, mask: str) -> None:
     assert not whole_sums(FORMS[form].format(mask=mask, results="y"), 70, 70, 8)
 

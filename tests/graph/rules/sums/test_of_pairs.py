@@ -59,7 +59,11 @@ def test_others_stay(body: str) -> None:
     assert " in range(" not in str(program(body).trace(*arguments(20, 20)))
 
 
-@pytest.mark.parametrize("body", [*SUMS.values(), *EXTREMA.values(), *OTHERS.values()], ids=[*SUMS, *EXTREMA, *OTHERS])
+@pytest.mark.parametrize(
+    "body",
+    [*SUMS.values(), *EXTREMA.values(), *(pytest.param(body, marks=pytest.mark.slow) for body in OTHERS.values())],
+    ids=[*SUMS, *EXTREMA, *OTHERS],
+)
 def test_the_same_numbers(body: str) -> None:
     exact, of_any_size = program(body, dynamic=False, verify=True), program(body, dynamic=True)
     square = "x[i, i]" in body

@@ -326,7 +326,7 @@ def test_register_tiles_stay_in_registers(name: str) -> None:
 
 @pytest.mark.parametrize("size", [7, 13, 29])
 @pytest.mark.parametrize(("channels", "filters", "kernel", "stride"), [(33, 50, 1, 1), (17, 50, 1, 3), (1, 41, 5, 1)])
-@pytest.mark.some(5)
+@pytest.mark.some(4)
 def test_indices_of_a_single_value_cost_nothing(
     size: int, channels: int, filters: int, kernel: int, stride: int
 ) -> None:
@@ -347,6 +347,7 @@ def test_indices_of_a_single_value_cost_nothing(
     ("channels", "filters", "kernel", "stride", "copied"),
     [(9, 3, 5, 1, True), (9, 3, 5, 2, True), (9, 3, 3, 1, False), (9, 1, 3, 1, True), (9, 1, 3, 2, False)],
 )
+@pytest.mark.some(3)
 def test_ragged_windows_of_few_filters_get_padding(
     channels: int, filters: int, kernel: int, stride: int, copied: bool
 ) -> None:
@@ -430,6 +431,7 @@ def groups(x: f32["G C H W"], w: f32["G O C R S"]):
     ["i//2, j + r, c", "i, j//2 + r, c", "(i + 5) % 8, j + r, c", "i - i % 4, j + r, c"],
 )
 @pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.some(5)
 def test_quotients_are_no_windows(place: str, padded: bool) -> None:
     """What they reach does not follow from how far the indices run: repeated pixels read nothing beside a copy."""
     source = "pad(x, ((0, 0), (1, 1), (0, 0)))" if padded else "x"

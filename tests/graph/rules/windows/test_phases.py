@@ -99,21 +99,22 @@ def test_one_of_the_dimensions() -> None:
     np.testing.assert_array_equal(polyml.einsum(source)(x, w), y)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("s", "size"), [(1, 3), (2, 4)])
-@pytest.mark.some(3)
-def test_filters_that_are_not_finite_stay_where_they_belong(bad: float, s: int, size: int) -> None:
+def test_filters_that_are_not_finite_stay_where_they_belong(s: int, size: int) -> None:
     """A place that such an element of a filter has no term for is not touched by it."""
     x, w = arguments((1, 36, 22, 21, 20, size, size))
     x = np.abs(x) + 1
-    w[3, 4, 0, size - 1] = w[0, 7, size - 1, size - 1] = bad
-    expected = transposed(x, w, s)
     source = FIRST.format(t="f64", s=s)
     assert is_convolved(source, x, w)
-    for found in (polyml.einsum(source)(x, w), polyml.einsum(source).bind(w=w)(x)):
-        np.testing.assert_array_equal(found, expected)
-    assert np.isfinite(expected[0, 4]).any()
-    assert not np.isfinite(expected[0, 4]).all()
+    program, bound = polyml.einsum(source), []
+    for bad in (np.nan, np.inf, -np.inf):
+        w[3, 4, 0, size - 1] = w[0, 7, size - 1, size - 1] = bad
+        expected = transposed(x, w, s)
+        np.testing.assert_array_equal(program(x, w), expected)
+        bound = bound or [polyml.einsum(source).bind(w=w)(x), expected]
+        assert np.isfinite(expected[0, 4]).any()
+        assert not np.isfinite(expected[0, 4]).all()
+    np.testing.assert_array_equal(*bound)
 
 
 def test_cropped() -> None:

@@ -340,6 +340,7 @@ def f(a: f64["N M"], b: f64["N M"]):
 
 @pytest.mark.parametrize("steps", ["range(T)", "range(1, T, 3)"])
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.some(2)
 def test_tiles_of_a_long_row(steps: str, dynamic: bool) -> None:
     """Of a wavefront over them isl would make no code in any time, of whatever target: that this ends is tested, too."""
     text = f"""
