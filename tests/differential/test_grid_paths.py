@@ -107,7 +107,7 @@ def test_what_is_no_number(name: str, bad: float) -> None:
     rng, text = np.random.default_rng(3), program_of(name, "f32")
     given = [rng.integers(0, 6, (4, 40)).astype(np.float32), rng.integers(0, 3, (4, 40)).astype(np.float32)]
     check(text, [*given, np.float32(bad)])
-    for at in (0, 5, 16, 39):
+    for at in ((0, 16), (5, 39))[[*PROGRAMS].index(name) % 2]:
         for k in range(2):
             changed = [x.copy() for x in given]
             changed[k][1:3, at] = bad

@@ -83,8 +83,10 @@ def calls() -> list[dict[str, int]]:
     return [*some, dict.fromkeys(AT_HAND, 1), dict.fromkeys(AT_HAND, 5), {**AT_HAND, "d": 70, "g": 3, "e": 2}]
 
 
-@pytest.mark.parametrize(("left", "right", "out"), ORDERED)
-@pytest.mark.some(2)
+@pytest.mark.parametrize(
+    ("left", "right", "out"),
+    [pytest.param(*names, marks=[pytest.mark.slow] if k % 2 else []) for k, names in enumerate(ORDERED)],
+)
 def test_results_near_the_first_call_and_far_from_it(left: str, right: str, out: str) -> None:
     f = polyml.einsum(
         program((left, right), out), dynamic=names(left, right), target=SMALL_CACHES, threads=1, verify=True

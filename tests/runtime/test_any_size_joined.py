@@ -60,7 +60,10 @@ JOINED = {
 """Contractions, and the indices that are left."""
 
 
-@pytest.mark.parametrize("notation", JOINED)
+@pytest.mark.parametrize(
+    "notation",
+    [pytest.param(n, marks=[pytest.mark.slow] if n in ("ea,ebcd->abcd", "abc,dc->abd") else []) for n in JOINED],
+)
 def test_joined_at_any_size(notation: str) -> None:
     f = polyml.einsum(product(notation), dynamic=True, target=SMALL_CACHES, verify=True)
     names = sorted(set(notation) - set(",->"))

@@ -140,10 +140,13 @@ def test_a_written_order_stays() -> None:
     assert "z_turned" not in str(function.explain(x, y, b))
 
 
-@pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
+@pytest.mark.parametrize(
+    ("dims", "dtype", "sizes"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if k % 2 else []) for k, case in enumerate(CASES)],
+)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("last", ["", "r[{out}] = max(z[{out}] + bias[a], 0)\n    return r"])
-@pytest.mark.some(6)
+@pytest.mark.some(3)
 def test_any_size_turns_results_that_the_first_call_has_so(
     dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int, last: str
 ) -> None:

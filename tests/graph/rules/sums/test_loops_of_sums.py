@@ -45,7 +45,7 @@ def test_the_same_numbers(name: str) -> None:
     """As in the written order, of numbers whose sums are exact."""
     body, given = (PROGRAMS | LOOPS)[name], arguments()
     expected = function(body, precise=True)(*given)
-    for options in ({"verify": True}, {"threads": 2}, {"dynamic": True}):
+    for options in ({"verify": True}, {"threads": 2, "dynamic": True}):
         np.testing.assert_array_equal(function(body, **options)(*given), expected)
 
 

@@ -74,10 +74,9 @@ def test_filters(case: str, bad: float | None) -> None:
         x[:] = np.abs(x) + 1
     expected = compiled(case, precise=True)[0](x, w)
     assert bad is None or not np.isfinite(expected).all()
-    for threads in (1, 2):
-        f, graph = compiled(case, threads=threads)
-        assert "if w_is_not_finite" in graph_text(graph)
-        np.testing.assert_array_equal(f(x, w), expected)
+    f, graph = compiled(case, threads=1 + [*CASES].index(case) % 2)
+    assert "if w_is_not_finite" in graph_text(graph)
+    np.testing.assert_array_equal(f(x, w), expected)
     np.testing.assert_array_equal(f.bind(w=w)(x), expected)
     np.testing.assert_array_equal(execute(graph, (x, w))[0], expected)
 
