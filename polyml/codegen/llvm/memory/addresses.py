@@ -49,6 +49,7 @@ class Nest:
         self.variables: dict[str, tuple[int, Value]] = {}
         self.grids: dict[str, tuple[Affine, int]] = {}  # a variable's every value is this plus a multiple of that
         self.strides: dict[str, Value] = {}  # strides known at run time only
+        self.texts: dict[Term, str] = {}
 
     def multiple_of(self, expression: Affine, grid: int = 0) -> int:
         """A number that divides the expression plus any multiple of `grid`, whatever the loop variables are (0 when that is always 0)."""
@@ -324,7 +325,8 @@ class Nest:
                 atom, coefficient = None, coefficient * int(value.text)
             terms.append(((atom, stride), coefficient))
         terms = quotients_together(terms, self.level_of)
-        terms.sort(key=lambda term: (self._term_level(term[0]), str(term[0])))
+        if len(terms) > 1:
+            terms.sort(key=lambda term: (self._term_level(term[0]), self._term_text(term[0])))
         pointer, level = base, 0
         done: list[tuple[Term, int]] = []
         for term, coefficient in terms:
@@ -368,6 +370,13 @@ class Nest:
     def _term_level(self, term: Term) -> int:
         atom = term[0]
         return 0 if atom is None else self.level_of_affine(atom) if isinstance(atom, Affine) else self.level_of(atom)
+
+    def _term_text(self, term: Term) -> str:
+        """What puts terms of one level in order: written once for each, since what is within quotients has many parts."""
+        found = self.texts.get(term)
+        if found is None:
+            found = self.texts[term] = str(term)
+        return found
 
     def _move(self, pointer: Value, element: Type, by: Value) -> Value:
         return self.builder.emit(POINTER, f"getelementptr {element}, {pointer}, {by}")
