@@ -6,7 +6,9 @@ from polyml.einsum_frontend.quasi_affine import nodes
 from polyml.einsum_frontend.syntax import (
     Assign,
     Binary,
+    Call,
     CallProgram,
+    Compare,
     Declare,
     Expression,
     ForLoop,
@@ -18,14 +20,19 @@ from polyml.einsum_frontend.syntax import (
     Return,
     SizeRef,
     Statement,
+    Subscript,
     Unary,
 )
+from polyml.einsum_frontend.whole_numbers import whole_number
 
-__all__ = ["symbolic_ints"]
+__all__ = ["LARGEST_INT", "symbolic_ints"]
+
+LARGEST_INT = 1 << 40
+"""What an `int` that stays symbolic may be, either way, and a number of the text beside it: sums of a few such numbers, times strides, do not leave 64 bits."""
 
 
 def symbolic_ints(program: Program) -> frozenset[str]:
-    """The `int` parameters that may stay symbolic: all but those that divide or multiply an index, and those that an argument's shape gives.
+    """The `int` parameters that may stay symbolic: all but those that divide or multiply an index, or stand beside a number of the text that sums with them may leave 64 bits with, and those that an argument's shape gives.
 
     A shape gives an int where it is the only one in an entry of a parameter's shape: its value changes with the shape alone.
     """
@@ -39,7 +46,7 @@ def symbolic_ints(program: Program) -> frozenset[str]:
 
 
 def _numbers(program: Program) -> set[str]:
-    """The sizes that divide or multiply an index."""
+    """The sizes that divide or multiply an index, and those beside a large number."""
     fixed: set[str] = set()
     for parameter in program.parameters:
         for entry in parameter.shape or ():
@@ -72,11 +79,12 @@ def _loops(body: tuple[Statement, ...]) -> list[ForLoop]:
 
 
 def _collect(statement: Statement, program: Program, fixed: set[str]) -> None:
-    """Adds the sizes and loop variables of a statement that divide or multiply an index."""
+    """Adds the sizes and loop variables of a statement that divide or multiply an index, or stand beside a large number."""
     match statement:
         case Assign():
             for subscript in statement.subscripts or ():
                 _collect_in(subscript, fixed)
+                _collect_beside(subscript, fixed)
             _collect_in(statement.value, fixed)
         case Declare():
             for entry in statement.shape or ():
@@ -84,6 +92,7 @@ def _collect(statement: Statement, program: Program, fixed: set[str]) -> None:
         case ForLoop():
             for bound in (statement.start, statement.stop):
                 _collect_in(bound, fixed)
+                _collect_beside(bound, fixed)
             fixed |= _names(statement.step)
             for inner in statement.body:
                 _collect(inner, program, fixed)
@@ -103,19 +112,36 @@ def _collect(statement: Statement, program: Program, fixed: set[str]) -> None:
 
 def _collect_in(value: Expression, fixed: set[str]) -> None:
     for node in nodes(value):
-        if isinstance(node, Binary) and node.op in ("*", "//", "%"):
-            _collect_product(node, fixed)
+        match node:
+            case Binary(op="*" | "//" | "%"):
+                _collect_product(node, fixed)
+            case Compare():
+                _collect_beside(node, fixed)
+            case Subscript(subscripts=subscripts):
+                for subscript in subscripts:
+                    _collect_beside(subscript, fixed)
+            case _:
+                pass
 
 
 def _collect_product(node: Binary, fixed: set[str]) -> None:
     """Sizes that multiply or divide other index arithmetic."""
-
-    def arithmetic(side: Expression) -> bool:
-        return all(isinstance(n, Number | SizeRef | LoopRef | IndexRef | Binary | Unary) for n in nodes(side))
-
-    if not (arithmetic(node.left) and arithmetic(node.right)):
+    if not (_is_arithmetic(node.left) and _is_arithmetic(node.right)):
         return
     if node.op in ("//", "%"):
         fixed |= _names(node.right)
     elif not isinstance(node.left, Number) and not isinstance(node.right, Number):
         fixed |= _names(node.left) | _names(node.right)
+
+
+def _collect_beside(value: Expression, fixed: set[str]) -> None:
+    """Sizes of a comparison, a subscript or a bound that has a large number, too, and is index arithmetic."""
+    sides = value.operands if isinstance(value, Compare) else (value,)
+    numbers = (whole_number(n) for n in nodes(value) if isinstance(n, Number | Binary | Unary))
+    large = any(abs(number) > LARGEST_INT for number in numbers if number is not None)
+    if large and all(_is_arithmetic(side, Call) for side in sides):
+        fixed |= _names(value)
+
+
+def _is_arithmetic(side: Expression, *more: type[Expression]) -> bool:
+    return all(isinstance(n, (Number, SizeRef, LoopRef, IndexRef, Binary, Unary, *more)) for n in nodes(side))

@@ -12,13 +12,13 @@ import numpy as np
 
 from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.any_size import AnyShapes
+from polyml.einsum_frontend.symbolic_ints import LARGEST_INT
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.forks import wait_at_forks
 from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign.arrays import through_numpy, viewed
 from polyml.runtime.keys import FEW_VALUES, KernelTable, Key, short_rows, sizes_of, varying
-from polyml.runtime.signature import LARGEST_INT
 
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel
@@ -139,8 +139,8 @@ class Dispatcher:
         return self._find(key), prepared
 
     def _general_for(self, key: Key) -> AnyShapes | None:
-        """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary."""
-        if self._general is None:
+        """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary. None beside a number that sums with a size may leave 64 bits with."""
+        if self._general is None or any(isinstance(number, int) and abs(number) > LARGEST_INT for number in key):
             return None
         if self._asked:
             numbers = self._numbers(self._general, key)

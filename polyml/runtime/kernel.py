@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from polyml.einsum_frontend.symbolic_ints import LARGEST_INT
 from polyml.errors import PolymlError, ShapeError
 from polyml.runtime.arguments import (
     Array,
@@ -18,7 +19,6 @@ from polyml.runtime.arguments import (
 from polyml.runtime.fit import check_writes, fit, result_arrays
 from polyml.runtime.foreign.arrays import through_numpy
 from polyml.runtime.signature import (
-    LARGEST_INT,
     ArrayParameter,
     KernelSignature,
     ScalarParameter,

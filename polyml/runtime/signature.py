@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from polyml.dtypes import DType
+from polyml.einsum_frontend.symbolic_ints import LARGEST_INT
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.sets.weighed import Weighed
 
 __all__ = [
-    "LARGEST_INT",
     "NO_MEMORY",
     "OK",
     "ArrayParameter",
@@ -26,9 +26,6 @@ __all__ = [
 ]  # fmt: skip
 
 OK, NO_MEMORY = 0, -1
-
-LARGEST_INT = 1 << 40
-"""What an `int` that stays symbolic may be, either way: sums of a few such numbers, times strides, do not leave 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,10 @@ from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
+from polyml.einsum_frontend.symbolic_ints import LARGEST_INT
 from polyml.errors import NotAffineError, PolymlError, ShapeError, SubscriptError
 from polyml.graph.builder.program import build
-from polyml.runtime.signature import LARGEST_INT, SizeParameter
+from polyml.runtime.signature import SizeParameter
 from polyml.source import Source
 from tests.differential.int_programs import IntCase, int_programs
 from tests.differential.oracles import results_of
@@ -178,6 +179,42 @@ def test_huge_values() -> None:
         i = np.arange(9)
         np.testing.assert_array_equal(f(x, t), np.where(i > t, x, 0) + (i < 2 * t).astype(np.float32))
     assert len(f.kernels) == 4, "one, and one for each of three numbers that sums of might leave 64 bits"
+
+
+def test_huge_values_beside_any_size() -> None:
+    """A sum of such a number and a size would leave 64 bits: its kernel is for the shape, too."""
+    lines = ('y: i64["N"] = 0', "if i + t > 3:", "    y[i] = x[i]", "if 0 <= i + t < N:", "    y[i] += x[i + t]")
+    f = polyml.einsum(text('x: i64["N"], t: int', *lines, "return y"), dynamic=True)
+    for n in (9, 70):
+        x = np.arange(1, n + 1)
+        for t in (0, 2, -5, LARGEST_INT, -LARGEST_INT, 2**63 - 1, -(2**63), 1 - 2**63):
+            expected = [(x[k] if k + t > 3 else 0) + (x[k + t] if 0 <= k + t < n else 0) for k in range(n)]
+            np.testing.assert_array_equal(f(x, t), expected, err_msg=f"t = {t}")
+    assert len(f.kernels) == 1 + 2 * 3
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 5 - 2**63, 2**62])
+def test_huge_numbers_of_the_text(number: int) -> None:
+    """An int beside one is a number, too, where both are index arithmetic."""
+    x = np.arange(9)
+    for condition in (f"i + t > {number}", f"i - t < {number}", f"2*i + 3*t >= {number} - 5"):
+        lines = (
+            'y: i64["N"] = 7',
+            f"if {condition}:",
+            "    y[i] = x[i]",
+            f"y[i] += where({condition}, 1, 0)",
+            "return y",
+        )
+        f = polyml.einsum(text('x: i64["N"], t: int', *lines))
+        for t in (0, 5, -5, LARGEST_INT, -LARGEST_INT):
+            expected = [i + 1 if eval(condition, {"i": i, "t": t}) else 7 for i in range(9)]
+            np.testing.assert_array_equal(f(x, t), expected, err_msg=f"{condition}, t = {t}")
+
+
+def test_a_huge_number_that_is_added_to_elements_leaves_ints_symbolic() -> None:
+    f = polyml.einsum(text('x: i64["N"], t: int', f"y[i] = x[i + t] + {2**62}", "return y"))
+    assert [f(np.arange(9), t)[0] - 2**62 for t in (0, 3, 7)] == [0, 3, 7]
+    assert len(f.kernels) == 1
 
 
 def test_local_arrays_of_two_versions() -> None:

@@ -6,10 +6,11 @@ from dataclasses import field
 from typing import assert_never
 
 from polyml.dtypes import DType
+from polyml.einsum_frontend.symbolic_ints import LARGEST_INT
 from polyml.records import dataclass
 from polyml.runtime.entry.layout import ArrayHeader
 from polyml.runtime.ir_text import IrWriter
-from polyml.runtime.signature import LARGEST_INT, ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
+from polyml.runtime.signature import ArrayParameter, KernelSignature, ScalarParameter, SizeParameter
 from polyml.sets.affine import Affine, affine
 from polyml.sets.weighed import Term
 
