@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyml.einsum_frontend.symbolic_ints import symbolic_ints
+from polyml.einsum_frontend.symbolic_ints import is_large, symbolic_ints
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
 from polyml.options import Options
@@ -53,7 +53,8 @@ class Bound(Dispatcher):
         self.program, self.options = program, options
         self._bound = prepared_constants(program, values)
         wanted = tuple(w for w in wanted_of(program) if w.name not in self._bound)
-        ints = symbolic_ints(program) - self._bound.keys()
+        large = any(is_large(constant.value) for constant in self._bound.values())
+        ints = frozenset[str]() if large else symbolic_ints(program) - self._bound.keys()
         super().__init__(program.name, wanted, ints, self._compile_bound)
         self.__name__ = program.name
 

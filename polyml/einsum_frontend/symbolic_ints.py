@@ -23,16 +23,20 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
+from polyml.einsum_frontend.walk import children
 from polyml.einsum_frontend.whole_numbers import whole_number
 
-__all__ = ["LARGEST_INT", "symbolic_ints"]
+__all__ = ["LARGEST_INT", "is_large", "symbolic_ints"]
 
 LARGEST_INT = 1 << 40
-"""What an `int` that stays symbolic may be, either way, and a number of the text beside it: sums of a few such numbers, times strides, do not leave 64 bits."""
+"""What an `int` that stays symbolic may be, either way: sums of a few such numbers, times strides, do not leave 64 bits."""
+
+LARGEST_SUM = 1 << 60
+"""What these sums may be, by the numbers of the text."""
 
 
 def symbolic_ints(program: Program) -> frozenset[str]:
-    """The `int` parameters that may stay symbolic: all but those that divide or multiply an index, or stand beside a number of the text that sums with them may leave 64 bits with, and those that an argument's shape gives.
+    """The `int` parameters that may stay symbolic: all but those that divide or multiply an index or may leave 64 bits beside a number of the text, and those that an argument's shape gives.
 
     A shape gives an int where it is the only one in an entry of a parameter's shape: its value changes with the shape alone.
     """
@@ -45,8 +49,13 @@ def symbolic_ints(program: Program) -> frozenset[str]:
     return ints - given - _numbers(program) if ints else ints
 
 
+def is_large(value: object) -> bool:
+    """Whether it is an int that sums with others may leave 64 bits with: none of a kernel's ints and sizes stays symbolic beside it."""
+    return isinstance(value, int) and abs(value) > LARGEST_INT
+
+
 def _numbers(program: Program) -> set[str]:
-    """The sizes that divide or multiply an index, and those beside a large number."""
+    """The sizes that divide or multiply an index, and those in arithmetic that may leave 64 bits."""
     fixed: set[str] = set()
     for parameter in program.parameters:
         for entry in parameter.shape or ():
@@ -79,7 +88,7 @@ def _loops(body: tuple[Statement, ...]) -> list[ForLoop]:
 
 
 def _collect(statement: Statement, program: Program, fixed: set[str]) -> None:
-    """Adds the sizes and loop variables of a statement that divide or multiply an index, or stand beside a large number."""
+    """Adds the sizes and loop variables of a statement that divide or multiply an index, or are in arithmetic that may leave 64 bits."""
     match statement:
         case Assign():
             for subscript in statement.subscripts or ():
@@ -135,13 +144,35 @@ def _collect_product(node: Binary, fixed: set[str]) -> None:
 
 
 def _collect_beside(value: Expression, fixed: set[str]) -> None:
-    """Sizes of a comparison, a subscript or a bound that has a large number, too, and is index arithmetic."""
-    sides = value.operands if isinstance(value, Compare) else (value,)
-    numbers = (whole_number(n) for n in nodes(value) if isinstance(n, Number | Binary | Unary))
-    large = any(abs(number) > LARGEST_INT for number in numbers if number is not None)
-    if large and all(_is_arithmetic(side, Call) for side in sides):
+    """Sizes of a comparison, a subscript or a bound that may leave 64 bits."""
+    most = _most(value)
+    if most is not None and most > LARGEST_SUM:
         fixed |= _names(value)
 
 
-def _is_arithmetic(side: Expression, *more: type[Expression]) -> bool:
-    return all(isinstance(n, (Number, SizeRef, LoopRef, IndexRef, Binary, Unary, *more)) for n in nodes(side))
+def _most(node: Expression) -> int | None:
+    """What index arithmetic is at most, either way, where its names are `LARGEST_INT` at most (of a comparison: the difference of its sides); None for all else."""
+    match node:
+        case SizeRef() | LoopRef() | IndexRef():
+            return LARGEST_INT
+        case Unary(op="-"):
+            return _most(node.operand)
+        case Compare() | Call(function="min" | "max"):
+            found = [_most(part) for part in children(node)]
+            return None if None in found else sum(part for part in found if part is not None)
+        case Number() | Binary():
+            number = whole_number(node)
+            if number is not None or isinstance(node, Number):
+                return None if number is None else abs(number)
+            left, right = _most(node.left), _most(node.right)
+            if left is None or right is None or node.op not in ("+", "-", "*", "//", "%"):
+                return None
+            # Of two names one is a number of the kernel's (_collect_product).
+            of_text = any(whole_number(side) is not None for side in (node.left, node.right))
+            return left * right if node.op == "*" and of_text else left + right
+        case _:
+            return None
+
+
+def _is_arithmetic(side: Expression) -> bool:
+    return all(isinstance(n, Number | SizeRef | LoopRef | IndexRef | Binary | Unary) for n in nodes(side))

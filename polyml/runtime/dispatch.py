@@ -12,7 +12,7 @@ import numpy as np
 
 from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.any_size import AnyShapes
-from polyml.einsum_frontend.symbolic_ints import LARGEST_INT
+from polyml.einsum_frontend.symbolic_ints import is_large
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import PolymlError
 from polyml.forks import wait_at_forks
@@ -139,8 +139,8 @@ class Dispatcher:
         return self._find(key), prepared
 
     def _general_for(self, key: Key) -> AnyShapes | None:
-        """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary. None beside a number that sums with a size may leave 64 bits with."""
-        if self._general is None or any(isinstance(number, int) and abs(number) > LARGEST_INT for number in key):
+        """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary. None where an int is too large beside sizes."""
+        if self._general is None or any(map(is_large, key)):
             return None
         if self._asked:
             numbers = self._numbers(self._general, key)
@@ -192,6 +192,7 @@ class Dispatcher:
 
     def _key(self, prepared: Sequence[Prepared], general: AnyShapes | None = None) -> Key:
         key: list[Layout | AnySize | AnyInt | int | None] = []
+        large = any(is_large(argument.value) for argument in prepared)
         for position, (wanted, argument) in enumerate(zip(self._parameters, prepared, strict=True)):
             shape = () if general is None else general.shapes[position]
             match argument.value:
@@ -207,8 +208,7 @@ class Dispatcher:
                     if general is not None and wanted.name in general.names:
                         key.append(None)
                         continue
-                    free = wanted.name in self._symbolic and abs(value) <= LARGEST_INT
-                    key.append(AnyInt(value) if free else value)
+                    key.append(AnyInt(value) if wanted.name in self._symbolic and not large else value)
         return tuple(key)
 
     def _find(self, key: Key) -> Kernel:

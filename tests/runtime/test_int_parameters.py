@@ -193,21 +193,31 @@ def test_huge_values_beside_any_size() -> None:
     assert len(f.kernels) == 1 + 2 * 3
 
 
+def test_huge_values_beside_other_ints() -> None:
+    """A sum of such a number and another int would leave 64 bits, too, bound or not."""
+    lines = ('y: i64["N"] = 7', "if i <= a + b + 3:", "    y[i] = x[i]", "return y")
+    f, x = polyml.einsum(text('x: i64["N"], a: int, b: int', *lines)), np.arange(9)
+    for a, b in ((0, 3), (2**63 - 1, 10), (-(2**63), -5), (10, 2**63 - 1), (2**63 - 1, 2**63 - 1), (-5, -(2**63))):
+        expected = np.where(np.arange(9) <= a + b + 3, x, 7)
+        np.testing.assert_array_equal(f(x, a, b), expected, err_msg=f"{a}, {b}")
+        np.testing.assert_array_equal(f.bind(a=a)(x, b), expected, err_msg=f"{a}, {b}")
+
+
 @pytest.mark.parametrize("number", [2**63 - 1, 5 - 2**63, 2**62])
 def test_huge_numbers_of_the_text(number: int) -> None:
-    """An int beside one is a number, too, where both are index arithmetic."""
+    """An int is a number where arithmetic with one would leave 64 bits."""
     x = np.arange(9)
-    for condition in (f"i + t > {number}", f"i - t < {number}", f"2*i + 3*t >= {number} - 5"):
-        lines = (
-            'y: i64["N"] = 7',
-            f"if {condition}:",
-            "    y[i] = x[i]",
-            f"y[i] += where({condition}, 1, 0)",
-            "return y",
-        )
+    conditions = (
+        f"i + t > {number}",
+        f"i - t < {number}",
+        f"2*i + 3*t >= {number} - 5",
+        f"({abs(number) >> 30})*t > i",
+    )
+    for condition in conditions:
+        lines = ('y: i64["N"] = 7', f"if {condition}:", "    y[i] = x[i]", "return y")
         f = polyml.einsum(text('x: i64["N"], t: int', *lines))
         for t in (0, 5, -5, LARGEST_INT, -LARGEST_INT):
-            expected = [i + 1 if eval(condition, {"i": i, "t": t}) else 7 for i in range(9)]
+            expected = [i if eval(condition, {"i": i, "t": t}) else 7 for i in range(9)]
             np.testing.assert_array_equal(f(x, t), expected, err_msg=f"{condition}, t = {t}")
 
 
