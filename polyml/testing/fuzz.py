@@ -154,6 +154,8 @@ def search(strategy: SearchStrategy[Any], check: Callable[[Any], None], number: 
     try:
         run()
     except Flaky:
+        if not failed:  # what draws the cases failed
+            raise
         case, fault = failed[0]
         return Found(
             repr(case), f"{type(fault).__name__}: {fault} (not by itself: what ran before has a part in it)", number

@@ -6,6 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 
 from polyml.__main__ import main
 from polyml.dtypes import f32, i64
@@ -66,6 +68,19 @@ def test_a_failure_that_does_not_come_again_is_told() -> None:
     assert found.case == repr(seen[4])
     assert found.fault.startswith("AssertionError: the fifth")
     assert "not by itself" in found.fault
+
+
+def test_what_fails_while_a_case_is_drawn_is_no_failure_of_the_check() -> None:
+    drawn: list[int] = []
+
+    def fail_once(number: int) -> int:
+        drawn.append(number)
+        if len(drawn) == 1:
+            raise RuntimeError("not again")
+        return number
+
+    with pytest.raises(Flaky):
+        search(st.integers().map(fail_once), lambda _: None, 1, 20)
 
 
 def test_what_is_right_passes() -> None:
