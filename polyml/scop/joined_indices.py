@@ -147,7 +147,8 @@ def _short_row(
 
 
 def _in_a_row(scop: Scop, name: str) -> Scop:
-    """One statement with what it meets in a row in a large operand joined: indices of a sum, and what lies beside the operand's last one."""
+    """One statement with what it meets in a row in a large operand joined: indices of a sum, what lies beside the operand's last one, and rows of the result, which are written in a row, too. Loops over rows that stay apart
+    are in any order, for tiles of rows that are far from each other."""
     while True:
         statement, joining = scop.statements[name], Joining(scop)
         large = _read_few_times(scop, statement)
@@ -156,7 +157,8 @@ def _in_a_row(scop: Scop, name: str) -> Scop:
         kept = variables_in(statement.target.subscripts)
         last = large.subscripts[-1]
         ends = {last.name} if isinstance(last, Affine) else set()
-        pairs = (pair for pair in _pairs(statement) if not kept & set(pair) or pair[1] in ends)
+        rows = kept & variables_in(large.subscripts)
+        pairs = (pair for pair in _pairs(statement) if not kept & set(pair) or pair[1] in ends or rows.issuperset(pair))
         found = next((made for pair in pairs if (made := joining.all(name, pair)) is not None), None)
         if found is None:
             return scop

@@ -172,10 +172,12 @@ def norm(x: f32["N C H W"], g: f32["C"]):
 @pytest.mark.parametrize(
     ("x", "y", "z", "joined"),
     [
-        # A vector times a matrix; dot products of rows of which there are two indices; what is met in a row neither way; as many uses as a product of matrices has.
+        # A vector times a matrix; dot products of rows of which there are two indices; what is met in a row in the rows alone, or in the result only if these are; few columns; as many uses as a product of matrices has.
         ("c d", "c d a b", "a b", ("a_b", "c_d")),
-        ("c d", "a b c d", "a b", ("a", "b", "c_d")),
-        ("c d", "a b c e d", "a b e", ("a", "b", "e", "c", "d")),
+        ("c d", "a b c d", "a b", ("a_b", "c_d")),
+        ("c d", "a b c e d", "a b e", ("a_b", "e", "c", "d")),
+        ("c d", "a b c e d", "a e b", ("a", "e", "b", "c", "d")),
+        ("d c", "a b c", "a b d", ("a_b", "d", "c")),
         ("c d f", "c d a b", "f a b", ("f", "a", "b", "c", "d")),
     ],
 )
