@@ -53,6 +53,7 @@ from polyml.schedule.blocking.worth import (
     MIN_REUSE,
     packing_pays,
     packing_worth,
+    result_in_pieces,
     suits_lanes_along_sum,
 )
 from polyml.schedule.cost import StatementModel
@@ -104,6 +105,7 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     rows, tile, blocks = chosen_tile(given, limits, target, turned=turned)
     least = LEAST_CONSTANT if given.is_constant else MIN_REUSE
     packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
+    packed = packed or (not (turned or ends or at_hand) and result_in_pieces(model, sides, target))
     if not (packed or turned or ends or given.is_read_in_place):
         tile = tile_of_all_rows(given, tile, target)
         packed = comes_again(model, sides, tile, target)

@@ -16,6 +16,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
 
 __all__ = [
+    "RUN",
     "TOGETHER",
     "WAY",
     "by_stride",
