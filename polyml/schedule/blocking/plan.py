@@ -51,6 +51,7 @@ from polyml.schedule.blocking.turned import turned_blocks
 from polyml.schedule.blocking.worth import (
     LEAST_CONSTANT,
     MIN_REUSE,
+    copy_for_few_rows,
     packing_pays,
     packing_worth,
     result_in_pieces,
@@ -105,7 +106,8 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     rows, tile, blocks = chosen_tile(given, limits, target, turned=turned)
     least = LEAST_CONSTANT if given.is_constant else MIN_REUSE
     packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
-    packed = packed or (not (turned or ends or at_hand) and result_in_pieces(model, sides, target))
+    if not (turned or ends or at_hand):
+        packed = packed or copy_for_few_rows(model, sides, target) or result_in_pieces(model, sides, target)
     if not (packed or turned or ends or given.is_read_in_place):
         tile = tile_of_all_rows(given, tile, target)
         packed = comes_again(model, sides, tile, target)

@@ -13,7 +13,7 @@ from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import TOGETHER, by_stride, even, shares, widths
 from polyml.schedule.blocking.strips import is_narrow, strips_of
 from polyml.schedule.blocking.symbolic import Contraction
-from polyml.schedule.blocking.worth import packing_pays
+from polyml.schedule.blocking.worth import FEW_USES, packing_pays
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 
@@ -36,7 +36,11 @@ def turned_blocks(given: Contraction, across: str, target: Target) -> Blocking |
     out, operand = sides.out, sides.operand
     if given.ends or not sides.rows:
         return None
-    if sides.batch or len(sides.others) != 1 or not packing_pays(model, operand, sides, target, turned=False):
+    if (
+        sides.batch
+        or len(sides.others) != 1
+        or not packing_pays(model, operand, sides, target, turned=False, least=FEW_USES)
+    ):
         return None
     inner = by_stride(sides.rows, out)[::-1]
     rows, tile = contraction_tile(model, sides.lanes, inner, 1, target, most=4, rest=0.0)

@@ -23,8 +23,8 @@ from polyml.sets.boxes import box
 
 __all__ = ["turn_results", "turned_order"]
 
-SHORT = 16
-"""Bounds that a contraction must exceed to get panels (MIN_REUSE, MIN_DEPTH in schedule/blocking/worth.py)."""
+FEW_ROWS, SHORT = 8, 16
+"""Bounds that a contraction must reach to get panels: rows and terms (FEW_USES, MIN_DEPTH in schedule/blocking/worth.py)."""
 
 AGAIN = 4
 """How many times what a core keeps close the other operand may take: each block reads all of it again. 12.8 MB, which 350 blocks of seven columns met, took 1.38 s instead of 0.40."""
@@ -86,7 +86,7 @@ def turned_order(
         fewer = prod(extents[i] for i in left) <= size
         wide = own[-1] in left and own[-1] != left[-1] and left[-1] in own and rows
         apart = wide and set(rows) <= set(other) and not set(columns) & set(other)
-        deep = min(prod(extents[i] for i in part) for part in (rows, equation.reduced)) >= SHORT
+        deep = prod(extents[i] for i in rows) >= FEW_ROWS and prod(extents[i] for i in equation.reduced) >= SHORT
         # Each block of the operand meets all of the other one.
         again = prod(extents[i] for i in other) <= AGAIN * cache // tensors[read.tensor].dtype.itemsize
         if apart and deep and fewer and again and size * tensors[read.tensor].dtype.itemsize > cache:

@@ -1,0 +1,55 @@
+"""Eight to fifteen rows times a matrix that lanes do not run along: it is copied for them, or the result is laid out, but for long sums that it is contiguous along. Results are compared with NumPy's in float64 (small integers, so that they are exact)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.target import Target
+from tests.schedule.blocking.test_results_in_pieces import HOST, TARGET, product
+
+SIZES = {"a": 31, "b": 41, "c": 11, "d": 37, "e": 39}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(
+    ("spec", "other"),
+    [
+        ("dabe,ec->dcba", {}),
+        ("dabe,ec->dcba", {"c": 8, "e": 16}),
+        ("aebd,ce->dcba", {"c": 9, "a": 77}),
+        ("adb,cd->cba", {"a": 173, "b": 83, "d": 67}),
+    ],
+)
+@pytest.mark.some(5)
+def test_results(spec: str, other: dict[str, int], dtype: str) -> None:
+    text, x, y = product(spec, dtype, SIZES | other)
+    expected = np.einsum(spec, x.astype(float), y.astype(float), optimize=True)
+    np.testing.assert_array_equal(polyml.einsum(text, target=HOST, threads=1, verify=True)(x, y), expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "other", "packed"),
+    [
+        ("dabe,ec->dcba", {}, True),
+        ("dabe,ec->dcba", {"c": 7}, False),
+        # Sums whose lanes are added up at the end of six vectors, for eight rows, and of eight; lanes along the operand's memory.
+        ("dabe,ec->dcba", {"c": 8, "e": 48}, False),
+        ("dabe,ec->dcba", {"e": 64, "b": 21}, False),
+        ("deba,ec->dcba", {}, False),
+    ],
+)
+def test_who_is_copied(spec: str, other: dict[str, int], packed: bool) -> None:
+    text, x, y = product(spec, "f32", SIZES | other)
+    explained = str(polyml.einsum(text, target=TARGET, threads=1).explain(x, y))
+    assert ("x packed in panels" in explained) == packed
+
+
+@pytest.mark.parametrize(("rows", "laid_out"), [(8, True), (7, False)])
+def test_the_result_is_laid_out(rows: int, laid_out: bool) -> None:
+    """The operand is read as it lies; `product` of more than L2 holds."""
+    text, x, y = product("aebd,ce->dcba", "f32", SIZES | {"c": rows})
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    explained = str(polyml.einsum(text, target=target, threads=1).explain(x, y))
+    assert ("z_turned" in explained) == laid_out
