@@ -1,7 +1,7 @@
 """Register tiles in the order of the result's memory: what the loops around them find in L1 again.
 
 The result goes past the caches, through the same few line buffers that lines from L2 come through: while it is written, what tiles read should be in L1. Innermost are loops over rows of the
-broadcast operand, of which the next loop out, over columns, reads all again; and where they are few, the loop beyond reads these columns again.
+broadcast operand, of which the next loop out, over columns, reads all again; and where they are few, the loop beyond reads these columns again. Where L2 has no room for all of these rows, L2 keeps some of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Inside:
 
 
 def tile_order(model: StatementModel, sides: Sides, rows: str, target: Target) -> list[str]:
-    """The loops around register tiles, whose rows are those of `rows`, outermost first: in the order of the result, but for rows that L1 does not keep for the next column."""
+    """The loops around register tiles, whose rows are those of `rows`, outermost first: in the order of the result, but for rows that L1, or else L2, does not keep for the next column."""
     inside = _inside(model, sides, target)
     order = [i for i in by_stride([*sides.columns, *sides.rows], sides.out) if i != rows]
     if not inside.others or rows in inside.others:
@@ -80,9 +80,25 @@ def _inside(model: StatementModel, sides: Sides, target: Target) -> _Inside:
     second = next((k for k, index in enumerate(order) if k >= first and index in sides.rows), len(order))
     rows, columns, again = order[:first], order[first:second], second < len(order)
     kept = max((k for k in range(first + 1) if _in_l1(model, sides, rows[:k], target)), default=0)
-    if not columns or kept == first or prod(model.extents[i] for i in rows[:kept]) < MANY_ROWS:
+    if not columns or kept == first:
         return _Inside(rows, [], columns, again)
+    if prod(model.extents[i] for i in rows[:kept]) < MANY_ROWS:
+        kept = _kept_in_l2(model, sides, rows, target)
+        if prod(model.extents[i] for i in rows[:kept]) < MANY_ROWS:
+            return _Inside(rows, [], columns, again)
     return _Inside(rows[:kept], rows[kept:], columns, True)
+
+
+def _kept_in_l2(model: StatementModel, sides: Sides, rows: list[str], target: Target) -> int:
+    """How many of the innermost rows a quarter of L2 holds, where all take more than half of it, so that each column would have them from the last cache; else 0. Zen 3, `agfe,cbdg->fedcba`, whose rows take 640 to 770 KB:
+    0.86 to 0.98 of the time."""
+
+    def size(kept: list[str]) -> int:
+        return prod(model.extents[i] for i in (*kept, *sides.reduced)) * model.itemsize
+
+    if size(rows) <= target.l2_bytes // 2:
+        return 0
+    return max((k for k in range(len(rows) + 1) if size(rows[:k]) <= target.l2_bytes // 4), default=0)
 
 
 def _in_l1(model: StatementModel, sides: Sides, rows: list[str], target: Target) -> bool:

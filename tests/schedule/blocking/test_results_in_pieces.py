@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -34,9 +36,10 @@ def product(spec: str, dtype: str, sizes: dict[str, int]) -> tuple[str, np.ndarr
         ("cadg,bgfe->fedcba", {"a": 1, "b": 64, "c": 31}),
         ("cafg,bged->fedcba", {"a": 27, "g": 15}),
         ("afbce,df->edcba", {"f": 6, "d": 31}),
+        ("agfe,cbdg->fedcba", {"a": 5, "c": 39, "d": 11, "e": 3, "g": 25}),
     ],
 )
-@pytest.mark.some(10)
+@pytest.mark.some(12)
 def test_results(spec: str, other: dict[str, int], dtype: str, threads: int) -> None:
     text, x, y = product(spec, dtype, SIZES | other)
     expected = np.einsum(spec, x.astype(float), y.astype(float), optimize=True)
@@ -60,3 +63,12 @@ def test_order_of_the_result(spec: str, other: dict[str, int], in_order: bool) -
     text, x, y = product(spec, "f32", SIZES | other)
     explained = str(polyml.einsum(text, target=TARGET, threads=1).explain(x, y))
     assert ("tiles in the order of the result" in explained) == in_order
+
+
+@pytest.mark.parametrize(("d", "order"), [(3, ["f", "e", "d", "c"]), (11, ["f", "d", "e", "c"])])
+def test_rows_that_l2_does_not_hold(d: int, order: list[str]) -> None:
+    """Rows of 640 KB would come from the last cache for each e; L2 keeps those of one d for all of them. Of 175 KB it keeps all."""
+    text, x, y = product("agfe,cbdg->fedcba", "f32", {**SIZES, "a": 5, "c": 39, "d": d, "e": 9, "g": 25})
+    loops = polyml.einsum(text, target=TARGET, threads=1).lower(x, y).text("loops")
+    outer = re.findall(r"for \((\w) = 0", loops[: loops.index("register")])
+    assert outer[-5:] == [*order, "a"]
