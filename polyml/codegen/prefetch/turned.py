@@ -13,7 +13,7 @@ from math import ceil
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.prefetch.caches import Caches
-from polyml.codegen.prefetch.dealt_lines import dealt_out, levels_of
+from polyml.codegen.prefetch.dealt_lines import Level, dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
@@ -30,6 +30,9 @@ SHARE = 16
 
 AT_ONCE = 64
 """Lines, at most, that are asked for ahead of the sums: about as many as a core waits for at a time."""
+
+ROW_LINES = 8
+"""Lines of a row, at most, that one iteration asks for."""
 
 
 def prefetch_turned(function: Function, caches: Caches) -> Function:
@@ -65,11 +68,20 @@ class _Rows:
     @property
     def lines(self) -> int:
         """All, but what a row has of the line where the one before it in memory ends."""
-        return self.count * ceil(self.length / self.line)
+        return self.count * self.each
+
+    @property
+    def each(self) -> int:
+        """Lines of a row."""
+        return ceil(self.length / self.line)
+
+    def row(self, number: Affine) -> tuple[Prefetch, ...]:
+        """For the lines of a row, whose places are numbers beside it."""
+        return tuple(self.request(self.each * number + k) for k in range(self.each))
 
     def request(self, number: Affine) -> Prefetch:
         """For the last element of a line, or of a row."""
-        each = ceil(self.length / self.line)
+        each = self.each
         within = number % each if each > 1 else affine(0)
         at = list(self.first)
         at[self.dimension] += number // each
@@ -105,14 +117,33 @@ class _Turned:
             name = fresh("line", self.taken)
             requests = tuple(rows.request(affine(name)) for rows in found)
             return (For(variable=name, lower=affine(0), upper=affine(lines), body=requests), *sums)
-        wanted: dict[int, tuple[Node, ...]] = {}
+        levels: list[Level] = []
         for path in inner_loops(sums, around):
-            adds = any(isinstance(node, Assign) and node.reduction is not None for node in path[-1].body)
-            dealt = dealt_out(levels_of(path, len(around)), lines) if adds else None
-            if dealt is not None:
-                loop, numbers = dealt
-                wanted[id(loop)] = tuple(rows.request(number) for number in numbers for rows in found)
-        return put_first(sums, wanted)
+            if any(isinstance(node, Assign) and node.reduction is not None for node in path[-1].body):
+                # Of several, such as tiles and what is left of a row, the one that takes longest.
+                levels = max(levels, levels_of(path, len(around)), key=lambda found: found[-1].steps if found else 0)
+        dealt = self.whole_rows(levels, found) or self.single_lines(levels, found)
+        return sums if dealt is None else put_first(sums, {id(dealt[0]): dealt[1]})
+
+    def whole_rows(self, levels: Sequence[Level], found: Sequence[_Rows]) -> tuple[For, tuple[Node, ...]] | None:
+        """A loop whose iterations ask for a row each, where rows have few lines: quotients of a line's number would take as long as a fair part of short sums."""
+        count = max(rows.count for rows in found)
+        dealt = dealt_out(levels, count)
+        if dealt is None or len(dealt[1]) > 1 or sum(rows.each for rows in found) > ROW_LINES:
+            return None
+        loop, (number,) = dealt
+        if any(level.loop is loop and level.steps >= 2 * count for level in levels):
+            # Several iterations would ask for the same row.
+            return None
+        return loop, tuple(request for rows in found for request in rows.row(number))
+
+    def single_lines(self, levels: Sequence[Level], found: Sequence[_Rows]) -> tuple[For, tuple[Node, ...]] | None:
+        """A loop whose iterations ask for the next lines."""
+        dealt = dealt_out(levels, max(rows.lines for rows in found))
+        if dealt is None:
+            return None
+        loop, numbers = dealt
+        return loop, tuple(rows.request(number) for number in numbers for rows in found)
 
     def rows(self, behind: Sequence[Node], around: tuple[For, ...]) -> Iterator[_Rows]:
         """What is stored there, and read at the same places."""

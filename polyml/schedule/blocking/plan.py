@@ -16,6 +16,7 @@ from math import ceil, prod
 
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.in_order import comes_again, in_order_worth, reads_in_order, tile_of_all_rows
+from polyml.schedule.blocking.laid_out import lines_at_a_time
 from polyml.schedule.blocking.operands import (
     is_held,
     is_near,
@@ -188,6 +189,7 @@ def _with_tile(
         blocks_of(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
         turned=turned,
+        lines_first=turned and lines_at_a_time(scop, given.statement, sides.lanes, sizes[sides.lanes], target),
         result_order=order,
         rows_ahead=ahead,
         rows_along=rows_along(sides),

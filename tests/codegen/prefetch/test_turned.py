@@ -32,9 +32,9 @@ def layer(size: int, stride: int = 1) -> str:
     return LAYER.format(size=size, pad=size // 2, stride=stride)
 
 
-def lowered(text: str, shapes: Mapping[str, tuple[int, ...]], l2_bytes: int) -> Function:
+def lowered(text: str, shapes: Mapping[str, tuple[int, ...]], l2_bytes: int, machine: str = "x86-64-v4") -> Function:
     values = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=l2_bytes, cores=1)
+    target = Target(machine, l1_bytes=48 * 1024, l2_bytes=l2_bytes, cores=1)
     program = polyml.einsum(text, target=target, threads=1)
     code = lower_bound(program.program, program.key_of(*values.values()), program.options, {"w"})
     return code.calls[2][-1]
@@ -87,7 +87,10 @@ def events(nodes: tuple[Node, ...], values: Mapping[str, int], shape: tuple[int,
     ],
 )
 def test_every_line_is_asked_for(text: str, shapes: Mapping[str, tuple[int, ...]], l2_bytes: int) -> None:
-    function = lowered(text, shapes, l2_bytes)
+    check_lines(lowered(text, shapes, l2_bytes))
+
+
+def check_lines(function: Function) -> None:
     (y,) = (v for v in function.arguments if v.name in function.written)
     shape = tuple(extent.constant for extent in y.shape)
     found = list(events(function.body, {}, shape))
@@ -119,3 +122,19 @@ def test_what_is_added_is_asked_for() -> None:
 def test_small_results_are_there() -> None:
     function = lowered(POINTS, {"x": (256, 14, 14), "w": (64, 256)}, 2**20)
     assert not any(isinstance(node, Prefetch) and node.write for node in walk_nodes(function.body))
+
+
+def test_short_sums_ask_for_rows_as_a_whole() -> None:
+    function = lowered(layer(7, 2), {"x": (3, 224, 224), "w": (64, 3, 7, 7)}, 2**19, "x86-64-v3")
+    places = [n.place.subscripts for n in walk_nodes(function.body) if isinstance(n, Prefetch) and n.write]
+    # One set of requests, in the tiles, none beside what is left of a row; no quotient says where a line is.
+    assert [str(at[-1]) for at in places] == ["15", "31", "47", "63", "79", "95", "111"]
+    assert len({str(at[0]) for at in places}) == 1
+    check_lines(lowered(layer(7, 2), {"x": (3, 96, 96), "w": (64, 3, 7, 7)}, 2**18, "x86-64-v3"))
+
+
+def test_rows_are_not_asked_for_again_and_again() -> None:
+    function = lowered(layer(3), {"x": (64, 56, 56), "w": (64, 64, 3, 3)}, 2**20)
+    places = [n.place.subscripts for n in walk_nodes(function.body) if isinstance(n, Prefetch) and n.write]
+    # 64 terms ask for a line each, where 64 would ask for 8 rows.
+    assert len(places) == 1

@@ -81,6 +81,8 @@ class BlockTiles(BlockParts):
         plan = self.nest.plan
         outer = [self.loop(i, (name,)) for i in plan.vector_side]
         inner = [self.loop(plan.rows, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
+        if plan.lines_first:
+            inner.insert(0, self.loop(plan.lanes, (name,), tile=plan.width // plan.tile.vectors))
         return insert_loops(leaf, [*outer, *inner])
 
     def turn_across(self, leaf: isl.ScheduleNode, name: str, across: str) -> isl.ScheduleNode:
