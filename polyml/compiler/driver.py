@@ -32,6 +32,7 @@ from polyml.graph.plan import Plan, plan
 from polyml.graph.printer import graph_text
 from polyml.graph.region import Region
 from polyml.graph.verify import verify
+from polyml.graph.zeros import places_of_values
 from polyml.nesting import deeply_nested
 from polyml.options import Options
 from polyml.records import dataclass
@@ -139,11 +140,12 @@ def lower(
         memory = plan(graph, regions)
         results = _only_results(regions, memory.storage)
         shared = Shared(tuple(regions), memory, tuple(results), strides or {}, constants)
+        values = {} if options.machine.is_cuda else places_of_values(graph)
         if not options.machine.is_cuda:
-            shared = share_equal_regions(regions, memory, strides or {}, results, constants)
+            shared = share_equal_regions(regions, memory, strides or {}, results, constants, values)
     report("plan", lambda: str(shared.plan), level=2)
     lowered = tuple(
-        lower_region(region, graph, shared.plan, options, shared.strides, ended, shared.constants)
+        lower_region(region, graph, shared.plan, options, shared.strides, ended, shared.constants, values)
         for region, ended in zip(shared.regions, shared.results, strict=True)
     )
     return Stages(graph=graph, plan=shared.plan, regions=lowered, options=options)

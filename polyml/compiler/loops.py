@@ -82,6 +82,7 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
         near=near_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),
         far=far_arrays(scheduled.scop, scheduled.worth, machine.l2_bytes),
         constants=frozenset(name for name, array in scheduled.scop.arrays.items() if array.constant),
+        values={name: array.values for name, array in scheduled.scop.arrays.items() if array.values},
     )
 
 

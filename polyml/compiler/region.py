@@ -15,6 +15,7 @@ from polyml.graph.ir import Equation, Graph
 from polyml.graph.plan import Plan
 from polyml.graph.region import Region
 from polyml.graph.traverse import tensors_of
+from polyml.graph.zeros import Places
 from polyml.options import Options
 from polyml.schedule.driver import makes_operands, schedule
 from polyml.schedule.schedule import Note
@@ -43,16 +44,18 @@ def lower_region(
     strides: Mapping[str, tuple[int, ...]],
     results: Set[str],
     constants: Set[str] = frozenset(),
+    values: Mapping[str, Places] | None = None,
 ) -> LoweredRegion:
     """The region at every stop down to its loops.
 
     Args:
         memory: of the whole graph. strides: of inputs that are not contiguous, in elements. results: arrays that nothing reads after the region but the caller.
-        constants: names of inputs that never change.
+        constants: names of inputs that never change. values: of tensors with zeros around their values, by name, where these are.
     """
     if any(isinstance(op, Equation) and op.only_if is not None for op in region.ops):
         options = replace(options, register_tile=(1, 1))  # it hardly ever runs: compiling it is what it costs
     scop, joined = _scop(region, graph, memory.storage, options, strides, constants)
+    scop = _with_values(scop, region, values, memory.storage) if values else scop
     with stage("dependences"):
         scop, dependences, refused = _dependences(scop, options)
     with stage("schedule"):
@@ -125,6 +128,16 @@ def _scop(
 
 def _with_constants(scop: Scop, constants: Set[str]) -> Scop:
     arrays = {name: replace(a, constant=a.kind == "input" and name in constants) for name, a in scop.arrays.items()}
+    return replace(scop, arrays=arrays)
+
+
+def _with_values(scop: Scop, region: Region, values: Mapping[str, Places], storage: Mapping[str, str]) -> Scop:
+    """The scop with what is known of zeros around its inputs' values, where their dimensions are not joined."""
+    arrays = dict(scop.arrays)
+    for tensor in region.inputs:
+        places, array = values.get(tensor.name), arrays.get(storage[tensor.name])
+        if places and array is not None and array.kind == "input" and array.shape == tensor.shape:
+            arrays[array.name] = replace(array, values=places)
     return replace(scop, arrays=arrays)
 
 

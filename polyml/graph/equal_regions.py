@@ -16,12 +16,15 @@ from polyml.graph.host_steps import Argument, Launch, Plan
 from polyml.graph.ir import Carried, Equation, Loop, Op, Tensor
 from polyml.graph.region import Region
 from polyml.graph.views import View, viewed
+from polyml.graph.zeros import Places
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["Shared", "share_equal_regions"]
 
 _SET, _PARAM = isl.dim_type.set, isl.dim_type.param
+
+_NOWHERE: Mapping[str, Places] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,15 @@ def share_equal_regions(
     strides: Mapping[str, tuple[int, ...]],
     results: Sequence[Set[str]],
     constants: Set[str] = frozenset(),
+    values: Mapping[str, Places] = _NOWHERE,
 ) -> Shared:
     """Regions that are the same but for names, or for where in their arrays they read and write, as one.
 
     Args:
         strides: of inputs that are not contiguous, in elements, by the tensor's name. results: per region the arrays that nothing reads after it but the caller.
-        constants: names of inputs that never change.
+        constants: names of inputs that never change. values: of tensors with zeros around their values, by name, where these are.
     """
-    known = _Known(plan.storage, strides, constants)
+    known = _Known(plan.storage, strides, constants, values)
     whole = [_Placed(region, ended) for region, ended in zip(regions, results, strict=True)]
     placed = dict(enumerate(whole))
     same = known.first_equal(placed, [_outside(region) for region in regions])
@@ -104,11 +108,12 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of tensors, by their names: their arrays, strides, and whether they never change."""
+    """What is known of tensors, by their names: their arrays, strides, whether they never change, and where they have values (of parts of arrays nothing)."""
 
     storage: Mapping[str, str]
     strides: Mapping[str, tuple[int, ...]]
     constants: Set[str]
+    values: Mapping[str, Places]
 
     def beside(self, views: Sequence[View]) -> _Known:
         """With the tensors of views."""
@@ -117,6 +122,7 @@ class _Known:
             {**self.storage, **{view.tensor.name: view.name for view in new}},
             {**self.strides, **{view.tensor.name: view.strides for view in new if view.strides is not None}},
             self.constants | {view.tensor.name for view in new if view.source in self.constants},
+            self.values,
         )
 
     def part(self, placed: _Placed) -> _Placed | None:
@@ -159,13 +165,14 @@ class _Text:
 
     def __init__(self, known: _Known) -> None:
         self.storage, self.strides, self.constants = known.storage, known.strides, known.constants
+        self.values = known.values
         self.tensors: dict[str, int] = {}
         self.arrays: dict[str, int] = {}
         self.loops: dict[str, Affine] = {}
 
     def of(self, region: Region, results: Set[str]) -> str:
         outside = [
-            (self.tensor(t), self.strides.get(self.storage[t.name]), t.name in self.constants)
+            (self.tensor(t), self.strides.get(self.storage[t.name]), t.name in self.constants, self.values.get(t.name))
             for t in (*region.inputs, *region.outputs)
         ]
         ended = sorted(self.array(name) for name in results)

@@ -33,6 +33,7 @@ class Array:
 
     shape: affine in the sizes. strides: in elements per dimension, of the caller's array (input, output, inout); None: contiguous, row-major.
     constant: an input that is the same in all calls, so that copies of it are made once. A 0-d array is a scalar. same_as: of an input's second name (schedule/second_names.py), the first.
+    values: of an input that has zeros around its values, per dimension the first place and the end of those beyond which all are zero, None where none are; () where that is not known.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Array:
     strides: tuple[int, ...] | None = None
     constant: bool = False
     same_as: str = ""
+    values: tuple[tuple[int, int] | None, ...] = ()
 
     @property
     def bytes(self) -> int | None:

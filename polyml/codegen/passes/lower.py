@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.passes.panels.pack_in_tiles import pack_in_tiles
@@ -18,6 +18,7 @@ from polyml.codegen.passes.sums.common_sums import share_sums
 from polyml.codegen.passes.sums.partial_sums import sum_in_parts
 from polyml.codegen.passes.sums.recurrences import order_sums
 from polyml.codegen.passes.sums.scans import find_scans
+from polyml.codegen.passes.sums.skip_zeros import Values, skip_zeros
 from polyml.codegen.passes.sums.split_scans import split_scans
 from polyml.codegen.passes.sums.sums_by_place import order_by_place
 from polyml.codegen.passes.sums.window_taps import write_taps
@@ -66,7 +67,8 @@ class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, fills_l2, streams_apart, window: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger.
-    constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out."""
+    constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out.
+    values: where arrays with zeros around have their values (codegen/passes/sums/skip_zeros.py)."""
 
     vector_bytes: int
     vector_registers: int = 32
@@ -84,6 +86,7 @@ class LoopOptions:
     near: frozenset[str] = frozenset()
     far: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
+    values: Values = field(default_factory=dict)
 
     @property
     def caches(self) -> Caches:
@@ -199,6 +202,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("chain_sums", lambda f, o: (f if o.precise else chain_sums(f, vector_registers=o.vector_registers), ())),
     # Ordering: last, since passes above know copies and tiles by their loops.
     Pass("pack_in_tiles", lambda f, o: (pack_in_tiles(f, o.constants), ())),
+    # Ordering: last, since passes above know sums by how many terms they have.
+    Pass("skip_zeros", lambda f, o: (skip_zeros(f, o.values), ())),
 )
 
 
