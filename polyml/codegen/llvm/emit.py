@@ -16,7 +16,7 @@ from polyml.codegen.llvm.adders import shared
 from polyml.codegen.llvm.arithmetic import cast
 from polyml.codegen.llvm.conditions import is_of_sizes, version, zero_lead
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps
+from polyml.codegen.llvm.few_steps import emit_few_steps, is_few_steps, most_trips
 from polyml.codegen.llvm.functions.frame import finish
 from polyml.codegen.llvm.functions.outline import (
     argument_name,
@@ -292,6 +292,15 @@ def _emit_counted(state: State, node: For, lower: Value, upper: Value, ragged: t
     elif trips is not None and ragged is None and is_few_steps(state, node, trips):
         compute_ahead(state, node, _unchanging(state, node))
         emit_few_steps(state, node, (lower, upper), trips, lambda value: _emit_body(state, node, value, upper, None))
+    elif trips is None and ragged is None and is_few_steps(state, node, most := most_trips(node)):
+        b = state.builder
+        entered, after = b.fresh("entered"), b.fresh("after")
+        b.branch(b.compare("slt", lower, upper), entered, after)
+        b.start(entered)
+        compute_ahead(state, node, _unchanging(state, node))
+        emit_few_steps(state, node, (lower, upper), most, lambda value: _emit_body(state, node, value, upper, None))
+        b.jump(after)
+        b.start(after)
     else:
         _emit_loop(state, node, lower, upper, ragged, runs=trips is not None)
     # What was computed ahead of the loop is no more.

@@ -8,14 +8,22 @@ from collections.abc import Callable
 from polyml.codegen.llvm.ir import INDEX, Value, integer
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For
+from polyml.sets.affine import operands
 
-__all__ = ["emit_few_steps", "is_few_steps"]
+__all__ = ["emit_few_steps", "is_few_steps", "most_trips"]
 
 LEAST_SUMS = 9
 """Up to eight sums wait for the ones before (4 cycles, two a cycle), with slots to spare for counting."""
 
 MOST_SUMS = 96
 """Of all copies: three rounds of the largest register tile."""
+
+
+def most_trips(node: For) -> int:
+    """Rounds of a loop that has these numbers among its ends, at most; more than any loop has that is written out where there are none."""
+    firsts = [bound.constant for bound in operands(node.lower, "max") if bound.is_constant]
+    ends = [bound.constant for bound in operands(node.upper, "min") if bound.is_constant]
+    return max(0, -((max(firsts) - min(ends)) // node.step)) if firsts and ends else MOST_SUMS
 
 
 def is_few_steps(state: State, node: For, trips: int) -> bool:
@@ -29,7 +37,7 @@ def is_few_steps(state: State, node: For, trips: int) -> bool:
 def emit_few_steps(
     state: State, node: For, bounds: tuple[Value, Value], trips: int, emit: Callable[[Value], None]
 ) -> None:
-    """Copies of the body, one after another, with a way out behind each that is never taken: LLVM does not know the numbers, or it would keep in registers what two copies load, and let
+    """Copies of the body, one after another, with a way out behind each that is hardly ever taken: LLVM does not know the numbers, or it would keep in registers what two copies load, and let
     one's sums wait until those of the next, in more registers than there are. emit: the body, for a value of the variable."""
     b = state.builder
     (following, upper), after = bounds, b.fresh("after")

@@ -103,8 +103,8 @@ def check_lines(function: Function) -> None:
             late += 1
             asked.add(at // 16)
     assert {at // 16 for what, at in found if what == "store"} == set(range(-(-prod(shape) // 16)))
-    # The beginning of a row whose end alone is asked for may lie in a line of its own.
-    assert late <= shape[0]
+    # The beginning of a row whose end alone is asked for may lie in a line of its own; points at the edge of a padded image have fewer terms that ask.
+    assert late <= 3 * shape[0]
     assert max(len(list(group)) for what, group in groupby(what for what, _ in found) if what == "ask") <= 64
     requests = len(list(groupby(at // 16 for what, at in found if what == "ask")))
     assert requests <= 3 * prod(shape[:-1]) * -(-shape[-1] // 16)

@@ -55,7 +55,7 @@ def _skipped(nodes: tuple[Node, ...], values: Values, lanes: frozenset[str]) -> 
 
 def _with_ends(loop: For, values: Values, lanes: frozenset[str]) -> For:
     """The loop over the iterations that have values, where all of its terms have them in the same ones."""
-    if loop.kind != "sequential" or loop.step != 1 or not any(isinstance(node, For) for node in loop.body):
+    if loop.kind != "sequential" or loop.step != 1:
         return loop
     inner = {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
     common: set[Range] | None = None
