@@ -24,7 +24,7 @@ from polyml.schedule.strategy.contractions.nests import block_contractions
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.recurrences.row_order import ROW_ORDER
-from polyml.schedule.streams import streamed_sums
+from polyml.schedule.streams import kept, streamed_sums
 from polyml.schedule.ways.orders import Order, ilp_tree, isl_tree
 from polyml.schedule.ways.task import Task
 from polyml.schedule.window import slide_rows
@@ -143,9 +143,12 @@ def arranged(
 
 
 def _in_lanes(task: Task, vectors: int, array: Array, storage: Storage) -> tuple[Product, ...] | None:
-    """A few such arrays should stay in L2. Of rows whose length is not known a version with several vectors at once asks for that; the one for longer rows has one vector, since an array in memory is no smaller."""
+    """A few such arrays should stay in L2; those that no cache holds in full at least in the last level, instead of a line or two of each row in memory. Of rows whose length is not known a version with several vectors at once asks for that; the one for longer rows has one vector, since an array in memory is no smaller."""
+    room = task.target.l2_bytes // 4
+    if array.bytes is not None and array.bytes > kept(task.target):
+        room = kept(task.target)
     lanes = task.target.vector_bytes // array.dtype.itemsize
-    most = task.target.l2_bytes // 4 // (array.dtype.itemsize * lanes * vectors)
+    most = room // (array.dtype.itemsize * lanes * vectors)
     if storage.elements is not None:
         return () if storage.elements <= most else None
     if not task.pack:

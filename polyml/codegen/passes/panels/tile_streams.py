@@ -18,7 +18,7 @@ from polyml.codegen.passes.vectors.streams import flat_element, is_zero
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Const, IndexValue, Read
+from polyml.expressions import Apply, Const, IndexValue, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import replace
 from polyml.renewed import renewed
@@ -76,12 +76,20 @@ class _Streams:
                     run = []
                 run.append(node)
                 continue
+            if isinstance(node, Assign) and self.may_go_ahead(node, run):
+                made.append(node)
+                continue
             if run and lanes is not None:
                 made += self.run(run, ranges, lanes)
                 run = []
             if node is not None:
                 made.append(self.inside(node, ranges, lanes))
         return renewed(nodes, made)
+
+    def may_go_ahead(self, node: Assign, run: Sequence[Assign]) -> bool:
+        """Whether what is stored into scratch memory between the stores of a run may be stored ahead of them: none of them reads it, and nobody reads what is stored past the caches."""
+        name = node.target.variable
+        return name in self.scratch and all(read.tensor != name for store in run for read in reads_of(store.value))
 
     def inside(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
         if isinstance(node, For):

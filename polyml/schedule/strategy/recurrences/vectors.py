@@ -10,6 +10,7 @@ import islpy as isl
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.schedule.strategy.bands import Band, is_flat
 from polyml.schedule.strategy.facts import Facts
+from polyml.schedule.streams import kept
 from polyml.schedule.tree import Kind, is_coincident, kind_of
 from polyml.sets.shapes import is_known
 
@@ -17,6 +18,9 @@ __all__ = ["has_recurrence", "is_one_walk", "recurrence_vectors", "walks_over_ro
 
 _COLUMNS = 4
 """Vectors at once where lanes are neighbours in memory: enough to hide the latency of the recurrence, whole pairs of cache lines."""
+
+_LINES = 4
+"""Lines of each row at once where L2 does not hold a strip: memory, the last level and what translates addresses serve longer pieces sooner, and beyond these no better."""
 
 _STEPS = 8
 """Where steps only change the elements at hand, and no memory is waited for: two units whose operations take four cycles."""
@@ -56,8 +60,22 @@ def recurrence_vectors(band: Band, lanes: int, facts: Facts) -> int:
     stay = facts.target.l2_bytes * 3 // 4 // max(each, 1)
     line = facts.target.line_bytes // facts.target.vector_bytes
     if not rows and stay < line and line > 1:
-        return min(wanted, limit)
+        local = [_bytes_inside(model, access, band) for model, access, _ in walks if _is_local(access, facts)]
+        wide = _vectors_of_lines(max(local, default=0), band, lanes, facts) if wanted == _COLUMNS else wanted
+        return min(wide, limit)
     return max(1, min(wanted, limit, stay))
+
+
+def _vectors_of_lines(lane_bytes: int, band: Band, lanes: int, facts: Facts) -> int:
+    """Of a strip that comes from farther than L2: as many as fill `_LINES` lines of each row, while what lanes keep (`lane_bytes` a lane) stays in the last level (`_in_lanes` in ways/strategic.py).
+    Fewer whole lines where all strips are alike by that: each vector that is left over walks down by itself, in a part of a line."""
+    target, vector = facts.target, facts.lanes(band.core)
+    line = target.line_bytes // target.vector_bytes
+    wide = min(_LINES * line, target.vector_registers // 2)
+    while wide > _COLUMNS and wide * vector * lane_bytes > kept(target):
+        wide -= line
+    whole = (n for n in range(wide, max(_COLUMNS, wide // 2), -line) if band.extents[lanes] % (n * vector) == 0)
+    return max(_COLUMNS, next(whole, wide))
 
 
 def walks_over_rows(band: Band, lanes: int, facts: Facts) -> bool:

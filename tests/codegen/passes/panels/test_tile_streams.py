@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.codegen.loops import Assign, Function, If
+from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node
 from polyml.codegen.passes.panels.tile_streams import stream_tiles
 from polyml.codegen.rewrite import walk_nodes
 from polyml.sets.affine import affine
 from polyml.target import Target
-from tests.codegen.programs import Extent, array, at, function, loop, number, put
+from tests.codegen.programs import Extent, array, at, function, local, loop, number, put
 
 HALF = 8
 """Elements of f32 in half a line."""
@@ -78,6 +78,25 @@ def test_rows_that_meet_in_a_channel_of_memory_stay_in_the_caches(columns: int, 
     assert streams(tile((72, 256), [(0, 0), (0, 8), (0, 16), (0, 24)])) == 4  # one row
     pairs = [(row, column) for row in range(4) for column in (0, 8, 16, 24)]
     assert streams(tile((72, columns), pairs)) == 2 * count
+
+
+@pytest.mark.parametrize(("read", "count"), [("other", 4), ("kept", 0)])
+def test_what_scratch_memory_keeps_between_them_is_stored_ahead(read: str, count: int) -> None:
+    """kept = v; z = v between stores of a line; not where these read what it overwrites."""
+    program = tile((72, 160), [(0, 0), (0, 8), (1, 0), (1, 8)])
+    keep = Assign(target=put("kept", "j"), value=at("s"))
+
+    def between(node: Node) -> Node:
+        body = tuple(between(child) for child in getattr(node, "body", ()))
+        stores = [replace(n, value=at(read, "j")) for n in body if isinstance(n, Assign) and n.streaming]
+        others = [n for n in body if not (isinstance(n, Assign) and n.streaming)]
+        mixed = [n for store in stores for n in (store, keep)]
+        return replace(node, body=(*others, *mixed)) if isinstance(node, For) else node
+
+    body = tuple(between(node) for node in program.body)
+    for name in ("other", "kept"):
+        body = (Allocate(variable=local(name, 8), body=body),)
+    assert streams(replace(program, body=body)) == count
 
 
 def test_rows_that_follow_each_other_may_begin_anywhere() -> None:
