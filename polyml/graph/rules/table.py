@@ -18,6 +18,7 @@ from polyml.graph.rules.layouts.index_blocks import part_indices
 from polyml.graph.rules.layouts.interleaved import fetch_interleaved
 from polyml.graph.rules.layouts.laid_out import lay_out
 from polyml.graph.rules.layouts.merged_dimensions import merge_dimensions
+from polyml.graph.rules.layouts.opposite_order import copy_backwards
 from polyml.graph.rules.layouts.quotients_apart import part_quotients
 from polyml.graph.rules.layouts.reader_order import order_like_readers
 from polyml.graph.rules.layouts.remainders_in_turn import write_remainders
@@ -231,6 +232,7 @@ LAST_RULES: tuple[Rule, ...] = (
     Rule("split", lambda graph, given: split_products(graph, given.l2_bytes), exact=False, needs=("l2_bytes",)),
     # Ordering: before the rules that see two factors alike, or lay products out.
     _plain("diagonals", copy_diagonals, needs=("vector_bytes",)),
+    _plain("opposite order", copy_backwards, needs=("vector_bytes",)),
     # Ordering: of sums as they are computed, before their domains are taken for boxes.
     _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
     # Ordering: behind the rules that sum inner factors first, which says how often elements are used, and that see symmetric factors.
