@@ -98,7 +98,7 @@ def test_which_rows_are_copied(body: str, *, copied: bool) -> None:
     function = polyml.einsum(STEPS.format(body=body), threads=1)
     assert ("x_back" in function.lower(16, x, y, z).text("graph")) == copied
     assert "z_back" not in function.lower(16, x, y, z).text("graph")
-    verify(function, 16, x, y, z.copy())
+    assert verify(function, 16, x, y, z.copy())
 
 
 def test_few_steps_copy_nothing() -> None:
@@ -126,3 +126,15 @@ def f(x: f64["T N"], y: f64["N"]):
     x, y = rng.standard_normal((3, 70)), rng.standard_normal(70)
     expected = (2 - 2 * 0.5**70) * (x * y)[:, ::-1] * y
     np.testing.assert_allclose(polyml.einsum(text, threads=1, verify=True)(x, y), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("f16", "f2"), ("c64", "c8"), ("c128", "c16"), ("i32", "i4"), ("i64", "i8")]
+)
+def test_other_types(dtype: str, kind: str) -> None:
+    text = STEPS.format(body="z[i] = z[i] + x[N - 1 - i] * y[i]\n        z[t] = sum[i](x[N - 1 - i] * z[i])")
+    x, y, z = np.random.default_rng(5).integers(-2, 3, (3, 100)).astype(kind)
+    function = polyml.einsum(text.replace("f64", dtype), threads=1)
+    assert "x_back" in function.lower(8, x, y, z).text("graph")
+    assert verify(function, 8, x, y, z)
+    assert verify(function, 8, x[::-1], np.repeat(y, 2)[::2], z)
