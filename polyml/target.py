@@ -127,6 +127,11 @@ class Target:
         return self._has("avx", "x86-64-v3") and not self._has("avx512vl", "x86-64-v4")
 
     @property
+    def gathers(self) -> bool:
+        """Whether elements of a vector are read from places of their own by an instruction that is as fast as a load for each of them: AVX-512's, SVE's and RISC-V's. Eight lanes by that of AVX2 take (uops.info, VGATHERDPS) 12 cycles on Haswell, 5 on Skylake, more with the microcode against Downfall, 8 and more on AMD's processors; loads into lanes take 4."""
+        return self.masked and (self.architecture != "x86_64" or self.scalef)
+
+    @property
     def multiplies_bf16(self) -> bool:
         """Whether it has the instruction (AVX512_BF16) that `dot_bf16` counts; where it has not, a `dot_bf16` that somebody gives is computed in f32."""
         return self.architecture == "x86_64" and {"+avx512bf16", "+avx512vl"} <= set(self.features.split(","))

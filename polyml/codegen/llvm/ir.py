@@ -176,7 +176,7 @@ class Instructions:
 
     scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). valign: and written as text, which a processor of another kind cannot read. adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
-    numbers of 8 bits (Target.multiplies_i8). avx2: there are AVX2's registers and masks (Target.avx2). least_masked: bits of the smallest elements whose vectors are read and written under a mask by one instruction (Target.least_masked). masks_by_sign: that is AVX's (Target.masks_by_sign). register_bytes: of the longest vector that one instruction stores (Target.vector_bytes).
+    numbers of 8 bits (Target.multiplies_i8). avx2: there are AVX2's registers and masks (Target.avx2). least_masked: bits of the smallest elements whose vectors are read and written under a mask by one instruction (Target.least_masked). masks_by_sign: that is AVX's (Target.masks_by_sign). gathers: vectors are gathered by an instruction that is as fast as loads (Target.gathers). register_bytes: of the longest vector that one instruction stores (Target.vector_bytes).
     """
 
     scalef: bool = False
@@ -190,6 +190,7 @@ class Instructions:
     avx2: bool = False
     least_masked: int = 8
     masks_by_sign: bool = False
+    gathers: bool = True
     register_bytes: int = 64
 
     @property
@@ -211,6 +212,7 @@ class Instructions:
             avx2=target.avx2,
             least_masked=target.least_masked,
             masks_by_sign=target.masks_by_sign,
+            gathers=target.gathers,
             register_bytes=target.vector_bytes,
         )
 

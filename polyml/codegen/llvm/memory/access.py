@@ -16,12 +16,14 @@ __all__ = [
     "Access",
     "Evaluate",
     "access",
+    "as_index",
     "is_apart",
     "loaded_first",
     "part_pointers",
     "pointers_of",
     "prefetch",
     "register_parts",
+    "regular",
     "reverse",
     "reversed_lanes",
 ]
@@ -55,14 +57,14 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
     gathered: list[tuple[Value, int | str]] = []
     for subscript, stride in zip(subscripts, slot.strides, strict=True):
         if not isinstance(subscript, Affine):
-            gathered.append((_as_index(state, evaluate(state, subscript), subscript), stride))
+            gathered.append((as_index(state, evaluate(state, subscript), subscript), stride))
         elif isinstance(stride, int):
             known.append((subscript, stride))
         else:
             symbolic[stride] = symbolic.get(stride, Affine()) + subscript
     flat = weighted_sum(known)
     parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
-    pointer, lane_stride, varying = _regular(state, slot, parts)
+    pointer, lane_stride, varying = regular(state, slot, parts)
     whole = None if symbolic or gathered else flat
     if slot.variable.lanes > 1 and slot.variable.scope != "register":  # the lanes' copies of an element are neighbours
         lane_stride += 1
@@ -81,8 +83,8 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
     return Access(slot, pointers, None, None)
 
 
-def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
-    """Pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
+def regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
+    """Of what is no tensor's: pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
     variable = state.lanes.variable if state.lanes is not None and state.lanes.width > 1 else None
     nest = state.nest
     terms: list[tuple[Term, int]] = []
@@ -110,7 +112,8 @@ def _regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -
     return pointer, lane_stride, varying
 
 
-def _as_index(state: State, value: Value, subscript: Expr) -> Value:
+def as_index(state: State, value: Value, subscript: Expr) -> Value:
+    """The subscript's value with 64 bits."""
     signed = subscript.dtype.kind == "i"
     return state.builder.convert("sext" if signed else "zext", value, "i64")
 

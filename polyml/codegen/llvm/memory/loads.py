@@ -19,6 +19,7 @@ from polyml.codegen.llvm.memory.access import (
 from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
 from polyml.codegen.llvm.memory.masked import masked_gather, masked_load, zeros
+from polyml.codegen.llvm.memory.one_by_one import load_each, load_one_by_one
 from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.zipped import load_zipped
 from polyml.codegen.llvm.state import ZERO, State, stored_type
@@ -52,6 +53,8 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
             found = _load_phase(state, name, phase, evaluate)
         if found is None and any(isinstance(s, Affine) and not s.is_linear for s in subscripts):
             found = load_zipped(state, name, subscripts) or load_in_blocks(state, name, subscripts)
+        if found is None and not all(isinstance(s, Affine) for s in subscripts):
+            found = load_one_by_one(state, name, subscripts, evaluate)
         if found is None:
             found = _load(state, access(state, name, subscripts, evaluate))
         if slot.variable.dtype.kind == "b":
@@ -140,6 +143,8 @@ def _load(state: State, where: Access) -> Value:
 
 def _gather(state: State, pointers: Value, type_: Type, align: int) -> Value:
     assert state.lanes is not None
+    if not state.builder.module.instructions.gathers:
+        return load_each(state, pointers, type_, align)
     return masked_gather(state.builder, pointers, align, state.lanes.all_set, zeros(type_))
 
 
