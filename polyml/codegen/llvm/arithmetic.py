@@ -13,6 +13,7 @@ from polyml.codegen.llvm.ir import Builder, Value, constant, type_of
 from polyml.codegen.llvm.math.kit import call
 from polyml.codegen.llvm.math.remainder import fmod
 from polyml.codegen.llvm.whole_quotients import divides_by_floats, floor_quotient, remainder
+from polyml.codegen.llvm.wide_casts import from_wide, is_wide, to_wide
 from polyml.dtypes import DType, f32, f64
 
 __all__ = ["ARITHMETIC", "Row", "cast", "maximum", "minimum", "multiply_add"]
@@ -36,6 +37,8 @@ def cast(b: Builder, a: Value, source: DType, target: DType) -> Value:
     if source.is_float and target.is_float:
         return b.convert("fpext" if target.bits > source.bits else "fptrunc", a, to.element)
     if target.is_float:
+        if source.kind == "i" and is_wide(b, to.of(a.lanes), a.type):
+            return from_wide(b, a, to.element)
         return b.convert("sitofp" if source.kind == "i" else "uitofp", a, to.element)
     if source.is_float:
         return _truncate(b, a, target)
@@ -48,10 +51,10 @@ def _truncate(b: Builder, a: Value, target: DType) -> Value:
     """Through i32 or i64 as NumPy does on this kind of machine, and frozen: a value out of range is poison otherwise."""
     if target.kind == "u" and target.bits == 64:
         wide = b.convert("fptoui", a, "i64")
+    elif target.bits == 64 or (target.kind == "u" and target.bits == 32):
+        wide = to_wide(b, a) if is_wide(b, a.type, type_of("i64")) else b.convert("fptosi", a, "i64")
     else:
-        wide = b.convert(
-            "fptosi", a, "i64" if target.bits == 64 or (target.kind == "u" and target.bits == 32) else "i32"
-        )
+        wide = b.convert("fptosi", a, "i32")
     frozen = b.emit(wide.type, f"freeze {wide}")
     return b.convert("trunc", frozen, f"i{target.bits}")
 
