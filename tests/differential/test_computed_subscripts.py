@@ -61,10 +61,49 @@ def test_out_of_range(value: float) -> None:
     f, x = polyml.einsum(text), np.linspace(0, 0.99, 9)
     b = np.zeros(9)
     np.testing.assert_array_equal(f(TABLE, x, b), TABLE[(x * 60).astype(int)])
-    assert "max(min(" in f.lower(TABLE, x, b).text("graph")
+    assert "min(u32(" in f.lower(TABLE, x, b).text("graph")
     x[4] = value
     with pytest.raises(SubscriptError, match=r"an index into dimension 0 of r \(extent 60\) is out of range"):
         f(TABLE, x, b)
+
+
+@pytest.mark.parametrize(
+    ("place", "sides"),
+    [
+        ("i[n] + 1", ""),
+        ("2 * i[n] - i[n] + 1", "<>="),  # of both terms as if they were two numbers
+        ("58 - i[n]", ""),
+        ("i[n] + 3", ">="),
+        ("i[n] - 2", "<"),
+        ("i[n] * i[n] - 2", "<>="),
+    ],
+)
+def test_places_that_clamped_numbers_lead_to_are_checked_where_they_may_be_outside(place: str, sides: str) -> None:
+    """Within what sums, differences and products can be, and on the side that they can be beyond."""
+    text = f'def f(r: f64["R"], x: f64["N"]):\n    i[n] = min(max(i64(x[n]), 1), 57)\n    y[n] = r[{place}]\n    return y\n'
+    f, x = polyml.einsum(text), np.array([-3.0, 2, 7, 1, 3.5])
+    i = np.clip(x.astype(int), 1, 57)
+    lowered = f.lower(TABLE, x).text("graph")
+    assert ("out_of_range" in lowered) == (sides != "")
+    checks = [line for line in lowered.splitlines() if "any" in line]
+    assert all(("< 0" in line) == ("<" in sides) and (">= 60" in line) == (">=" in sides) for line in checks)
+    places = eval(place.replace("[n]", ""), {"i": i})  # a text of this file's
+    if places.min() < 0:
+        with pytest.raises(SubscriptError):
+            f(TABLE, x)
+    else:
+        np.testing.assert_array_equal(f(TABLE, x), TABLE[places])
+
+
+def test_arithmetic_that_wraps_has_no_range() -> None:
+    """100 + 100 is -56 in eight bits."""
+    text = (
+        'def f(r: f64["R"], o: i8["N"]):\n    i[n] = min(max(o[n], 0), 100) + 100\n    y[n] = r[i[n]]\n    return y\n'
+    )
+    f, r = polyml.einsum(text), np.arange(300.0)
+    np.testing.assert_array_equal(f(r, np.array([-5, 3, 27], np.int8)), [100, 103, 127])
+    with pytest.raises(SubscriptError):
+        f(r, np.array([-5, 3, 28], np.int8))
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ to the subscript: two computations need not round alike (one has a fused product
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
-from polyml.dtypes import boolean, i64
+from polyml.dtypes import DType, boolean, i64, u32
 from polyml.einsum_frontend.proofs import Scope, parameters
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.typing import Typed, cast
@@ -24,6 +25,8 @@ from polyml.sets.affine import Affine, Extent, affine
 from polyml.source import Span
 
 __all__ = ["checked_index", "value_interval"]
+
+_OPERATIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 Interval = tuple[int | None, int | None]
 
@@ -47,19 +50,28 @@ def checked_index(
     if isinstance(extent, Affine) and not extent.variables() <= state.extents:
         state.assume([extent - 1])  # there is an element to clamp to
     low, high = value_interval(index.expr, path.scope.known, state.value_ranges)
-    if low is not None and low >= 0 and high is not None and isinstance(extent, int) and high < extent:
+    below = low is None or low < 0
+    above = high is None or not isinstance(extent, int) or high >= extent
+    if not (below or above):
         return index.expr
     wide = cast(index.expr, i64)
-    outside = Apply(
-        "or", (_compare("lt", wide, Const(0, i64)), _compare("ge", wide, index_value(affine(extent)).expr)), boolean
-    )
+    sides = [_compare("lt", wide, Const(0, i64))] if below else []
+    sides += [_compare("ge", wide, index_value(affine(extent)).expr)] if above else []
+    outside = sides[0] if len(sides) == 1 else Apply("or", tuple(sides), boolean)
     message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
     parts = [n for e in (wide, *path.data) for n in walk(e)]
     if all(n.tensor in state.inputs for n in parts if isinstance(n, Read)) and not any(map(_rounds, parts)):
         _check_ahead(state, index.expr, outside, extent, path, message, span)
         return index.expr
     _check_late(state, outside, path, message, span)
-    capped = Apply("min", (wide, index_value(affine(extent) - 1).expr), i64)
+    return _clamped(wide, extent)
+
+
+def _clamped(index: Expr, extent: Extent) -> Expr:
+    """The subscript of 64 bits where it is in bounds, and any that is where it is not: by its lower 32 bits, negative numbers being large ones, where these are enough for the dimension. A vector has twice as many of them, and AVX2 no minimum of 64 bits."""
+    if isinstance(extent, int) and extent <= 1 << 32:
+        return Apply("min", (Apply("cast", (index,), u32), Const(extent - 1, u32)), u32)
+    capped = Apply("min", (index, index_value(affine(extent) - 1).expr), i64)
     return Apply("max", (capped, Const(0, i64)), i64)
 
 
@@ -140,7 +152,7 @@ def _compare(op: str, value: Expr, bound: Expr) -> Expr:
 
 
 def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Interval:
-    """The least and greatest value of an integer expression; None where nothing bounds it. Arithmetic in it may wrap, so only what cannot is followed."""
+    """The least and greatest value of an integer expression; None where nothing bounds it. Arithmetic in it may wrap, so only what cannot, with all that its operands can be, is followed."""
     match expr:
         case Const():
             return int(expr.value), int(expr.value)
@@ -157,11 +169,26 @@ def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str,
             return value_interval(inner, known, tensors)
         case Apply(op="mod", args=(_, Const(value=divisor))) if divisor > 0:
             return 0, int(divisor) - 1
+        case Apply(op="add" | "sub" | "mul" as op, args=(first, second)) if expr.dtype.is_integer:
+            return _arithmetic(
+                op, value_interval(first, known, tensors), value_interval(second, known, tensors), expr.dtype
+            )
         case Apply(op="min" | "max" as op, args=(first, second)):
             (a, b), (c, d) = value_interval(first, known, tensors), value_interval(second, known, tensors)
             return _extreme(op, a, c, low=True), _extreme(op, b, d, low=False)
         case _:
             return None, None
+
+
+def _arithmetic(op: str, first: Interval, second: Interval, dtype: DType) -> Interval:
+    """Of x + y, x - y or x * y: the extremes are reached at the ends. Unknown where one of them is, or where the type cannot hold all results."""
+    (a, b), (c, d) = first, second
+    if a is None or b is None or c is None or d is None:
+        return None, None
+    ends = [_OPERATIONS[op](x, y) for x in (a, b) for y in (c, d)]
+    low, high = min(ends), max(ends)
+    least = 0 if dtype.kind == "u" else -(1 << dtype.bits - 1)
+    return (low, high) if least <= low and high < least + (1 << dtype.bits) else (None, None)
 
 
 def _extreme(op: str, first: int | None, second: int | None, *, low: bool) -> int | None:
