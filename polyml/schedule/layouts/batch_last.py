@@ -5,6 +5,8 @@
 Rows of a few elements leave most lanes idle, and a sum along them ends by adding lanes up; a step of a factorization waits for the one before. A vector of matrices has neither: sixteen of 8 x 8 are 4 KB. It is a
 transformation of the Scop, before scheduling. What changes places does so once, in blocks that are transposed in registers.
 
+Rows, too, that a loop goes through in each iteration of another one (`y[b, j]` of a sorting network, or of sweeps back and forth).
+
 When: all statements go along the batch, by an index or by the outermost loop around them all, one of them within a loop over more than a row whose iterations wait for each other; along no other index would whole vectors run, and the matrices of a vector of lanes
 take no more than half of L2.
 
@@ -39,7 +41,7 @@ SHORT = 4
 def lay_batches_last(scop: Scop, dependences: Dependences, target: Target) -> Relaid | None:
     """The scop with local arrays whose last dimension is the batch; None where there is none, or lanes have better to do."""
     core = max(scop.statements.values(), key=lambda s: (s.loop_depth > 0, len(s.indices)))
-    if scop.sizes or core.loop_depth == 0:
+    if scop.sizes or core.loop_depth == 0 or core.domain.is_empty():
         return None
     accesses = [(s.name, a.array, plain_indices(a.subscripts)) for s in scop.statements.values() for a in s.accesses]
     for index in _batches(scop, core, dependences):
@@ -50,9 +52,9 @@ def lay_batches_last(scop: Scop, dependences: Dependences, target: Target) -> Re
 
 
 def _batches(scop: Scop, core: Statement, dependences: Dependences) -> tuple[str, ...]:
-    """The indices that may be the batch: those that are no loops, beside another one; and the outermost loop around all statements, where the next one inside of it has an order."""
+    """The indices that may be the batch: those that are no loops, beside another one or within two loops; and the outermost loop around all statements, where the next one inside of it has an order."""
     outermost, own = core.indices[0], core.indices[core.loop_depth :]
-    found = own if len(own) > 1 else ()
+    found = own if len(own) > 1 or core.loop_depth > 1 else ()
     if core.loop_depth < 2 or len(core.indices) < 3:
         return found
     if any(s.loop_depth == 0 or s.indices[0] != outermost for s in scop.statements.values()):

@@ -241,3 +241,49 @@ def test_subscripts_are_read_once_for_all_indices(monkeypatch: pytest.MonkeyPatc
     for scop in scops:
         batch_last.lay_batches_last(scop, analyse(scop), polyml.Target("x86-64-v3"))
     assert len(asked) <= sum(len(s.accesses) for scop in scops for s in scop.statements.values())
+
+
+SORTED = """
+def f(x: {0}["B N"]):
+    y: {0}["B N"]
+    y[b, j] = x[b, j]
+    for i in range(N - 1):
+        for j in range(N - 1 - i):
+            s[b] = min(y[b, j], y[b, j + 1])
+            t[b] = max(y[b, j], y[b, j + 1])
+            y[b, j] = s[b]
+            y[b, j + 1] = t[b]
+    return y
+"""
+SWEEPS = """
+def f(u: {0}["B N"]):
+    for t in range(3):
+        for i in range(1, N - 1):
+            u[b, i] = u[b, i - 1] + 2 * u[b, i + 1] - u[b, i]
+    return u
+"""
+
+
+@pairwise(
+    ("batch, n", [(16, 3), (37, 4), (65, 8), (33, 17), (500, 2), (1, 5), (0, 5)]),
+    ("threads", [1, 2]),
+    ("dtype", ["f32", "f64", "i32", "u8"]),
+)
+@pytest.mark.some(6)
+def test_rows_that_loops_go_through_several_times(batch: int, n: int, threads: int, dtype: str) -> None:
+    """Each row is a lane's, which has its elements beside those of the other lanes: as they lie, each was gathered and scattered in each step."""
+    x = np.random.default_rng(n).integers(0, 99, (batch, n)).astype(polyml.dtypes.DTYPES[dtype].numpy)
+    ordered = polyml.einsum(SORTED.format(dtype), threads=threads)
+    np.testing.assert_array_equal(ordered(x), np.sort(x, axis=1))
+    np.testing.assert_array_equal(ordered(x[::-1, ::-1]), np.sort(x, axis=1)[::-1])
+    sweeps = polyml.einsum(SWEEPS.format(dtype), threads=threads)
+    np.testing.assert_array_equal(sweeps(x.copy()), interpret(parse(Source(SWEEPS.format(dtype))), x.copy()))
+    if batch >= 33 and n > 2:
+        assert is_used(ordered, x)
+        assert is_used(sweeps, x)
+
+
+def test_rows_that_one_loop_goes_through_stay() -> None:
+    """They are transposed in blocks on the way (codegen/passes/transposes/transposes.py)."""
+    text = 'def f(u: f32["B N"]):\n    for i in range(1, N):\n        u[b, i] += 0.5 * u[b, i - 1]\n    return u\n'
+    assert not is_used(polyml.einsum(text, threads=1), np.ones((64, 24), np.float32))
