@@ -23,6 +23,7 @@ __all__ = [
     "Numbered",
     "Read",
     "Subscript",
+    "apart",
     "factors_of",
     "is_number",
     "map_reads",
@@ -157,6 +158,26 @@ def plain_index(subscript: Subscript) -> str | None:
 def plain_indices(subscripts: Iterable[Subscript]) -> list[str | None]:
     """`plain_index` each."""
     return [s.name if isinstance(s, Affine) else None for s in subscripts]
+
+
+def apart(subscript: Expr) -> tuple[Affine, Expr | None]:
+    """An index of 64 bits as what indices say of it, which is affine, and the sum of its other terms (None: there are none): `t + d[c]` is t and d[c]. Sums wrap, and so does the sum of both."""
+    match subscript:
+        case IndexValue():
+            return subscript.affine, None
+        case Const() if subscript.dtype.is_integer:
+            return Affine((), int(subscript.value)), None
+        case Apply(op="add" | "sub" as op, args=(first, second), dtype=dtype) if dtype.is_integer and dtype.bits == 64:
+            (known, rest), (more, other) = apart(first), apart(second)
+            if other is None:
+                return known + more if op == "add" else known - more, rest
+            if rest is None and op == "add":
+                return known + more, other
+            if rest is None:
+                rest = Const(0, dtype)
+            return known + more if op == "add" else known - more, Apply(op, (rest, other), dtype)
+        case _:
+            return Affine(), subscript
 
 
 def variables_in(subscripts: Iterable[Subscript]) -> set[str]:

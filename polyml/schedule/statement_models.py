@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
-from polyml.expressions import Apply, Const, Expr, Read, Subscript, neighbours, reads_of, variables_in, walk
+from polyml.expressions import Apply, Const, Expr, Read, Subscript, apart, neighbours, reads_of, variables_in, walk
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine, FloorDiv
@@ -236,12 +236,13 @@ def _turns(subscripts: tuple[Subscript, ...], steps: Sequence[int | None], index
 
 
 def _indirect(subscript: Expr, index: str) -> int | None:
-    """0 when a gathered subscript does not depend on the index, else None."""
-    for node in walk(subscript):
+    """Elements by which the index moves a gathered subscript; None where what tensors say of it depends on the index, too."""
+    known, rest = apart(subscript)
+    for node in () if rest is None else walk(rest):
         for read in reads_of(node):
             if any(isinstance(s, Affine) and index in s.variables() for s in read.subscripts):
                 return None
         affine = getattr(node, "affine", None)
         if isinstance(affine, Affine) and index in affine.variables():
             return None
-    return 0
+    return known.stride(index)

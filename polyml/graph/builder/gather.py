@@ -17,7 +17,7 @@ from polyml.einsum_frontend.proofs import Scope, parameters
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.typing import Typed, cast
 from polyml.errors import BoundsError, DTypeError
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, apart, walk
 from polyml.graph.builder.parts import Path, fill, image, index_value, variables_of
 from polyml.graph.builder.state import Flag, State
 from polyml.graph.ir import Check, Equation, Tensor
@@ -55,8 +55,10 @@ def checked_index(
     if not (below or above):
         return index.expr
     wide = cast(index.expr, i64)
-    sides = [_compare("lt", wide, Const(0, i64))] if below else []
-    sides += [_compare("ge", wide, index_value(affine(extent)).expr)] if above else []
+    moved, (least, most) = _at_ends(wide, path)
+    beyond = Const(extent - most, i64) if isinstance(extent, int) else index_value(affine(extent) - most).expr
+    sides = [_compare("lt", moved, Const(-least, i64))] if below else []
+    sides += [_compare("ge", moved, beyond)] if above else []
     outside = sides[0] if len(sides) == 1 else Apply("or", tuple(sides), boolean)
     message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
     parts = [n for e in (wide, *path.data) for n in walk(e)]
@@ -65,6 +67,19 @@ def checked_index(
         return index.expr
     _check_late(state, outside, path, message, span)
     return _clamped(wide, extent)
+
+
+def _at_ends(index: Expr, path: Path) -> tuple[Expr, tuple[int, int]]:
+    """What tensors say of the subscript, and the least and the greatest of what is added to that by indices which have the same values for all of it: `t + d[c]` is out of range where it is for the first or for the last t. Else the subscript as it is, and nothing."""
+    known, rest = apart(index)
+    ranges = {r.name: r for r in path.scope.indices}
+    names = [atom for atom, _ in known.terms if isinstance(atom, str) and atom in ranges]
+    if rest is None or path.data or path.scope.conditions or len(names) < len(known.terms):
+        return index, (0, 0)
+    if not variables_of(rest).isdisjoint(names) or any(ranges[n].may_be_empty for n in names):
+        return index, (0, 0)
+    low, high = interval(known, ranges)
+    return (index, (0, 0)) if low is None or high is None or low > high else (rest, (low, high))
 
 
 def _clamped(index: Expr, extent: Extent) -> Expr:

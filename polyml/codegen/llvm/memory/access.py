@@ -8,7 +8,7 @@ from dataclasses import replace
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.addresses import Offset, Term
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
-from polyml.expressions import Expr, Subscript
+from polyml.expressions import Expr, Subscript, apart
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, weighted_sum
 
@@ -57,8 +57,10 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
     gathered: list[tuple[Value, int | str]] = []
     for subscript, stride in zip(subscripts, slot.strides, strict=True):
         if not isinstance(subscript, Affine):
-            gathered.append((as_index(state, evaluate(state, subscript), subscript), stride))
-        elif isinstance(stride, int):
+            subscript, rest = apart(subscript)
+            if rest is not None:
+                gathered.append((as_index(state, evaluate(state, rest), rest), stride))
+        if isinstance(stride, int):
             known.append((subscript, stride))
         else:
             symbolic[stride] = symbolic.get(stride, Affine()) + subscript

@@ -10,7 +10,7 @@ from __future__ import annotations
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access, as_index, regular
 from polyml.codegen.llvm.state import ZERO, State, stored_type
-from polyml.expressions import Expr, Read, Subscript
+from polyml.expressions import Expr, Read, Subscript, apart
 from polyml.sets.affine import Affine, weighted_sum
 
 __all__ = ["load_each", "load_one_by_one"]
@@ -29,13 +29,14 @@ def load_one_by_one(state: State, name: str, subscripts: tuple[Subscript, ...], 
     offsets: list[Value | None] = [None] * lanes.width
     moves = False
     for subscript, stride in zip(subscripts, slot.strides, strict=True):
-        if isinstance(subscript, Affine):
-            if isinstance(stride, int):
-                known.append((subscript, stride))
-            else:
-                symbolic[stride] = symbolic.get(stride, Affine()) + subscript
+        known_part, rest = (subscript, None) if isinstance(subscript, Affine) else apart(subscript)
+        if isinstance(stride, int):
+            known.append((known_part, stride))
+        else:
+            symbolic[stride] = symbolic.get(stride, Affine()) + known_part
+        if rest is None:
             continue
-        found = _numbers(state, subscript, evaluate)
+        found = _numbers(state, rest, evaluate)
         moves |= len(set(found)) > 1
         factor = integer(stride) if isinstance(stride, int) else state.nest.strides[stride]
         for lane, number in enumerate(found):
@@ -88,7 +89,10 @@ def _numbers(state: State, subscript: Expr, evaluate: Evaluate) -> list[Value]:
                 return _out_of(state, evaluate(state, subscript), subscript)
             for lane, key in enumerate(keys):
                 place = where.pointer
-                if where.stride and lane:
+                if where.stride == 0 and lane:
+                    b.known[key] = b.known[keys[0]]
+                    continue
+                if lane:
                     place = b.emit(POINTER, f"getelementptr {element}, {place}, i64 {where.stride * lane}")
                 b.known[key] = as_index(state, b.emit(element, f"load {element}, {place}, align {align}"), subscript)
         return [b.known[key] for key in keys]
