@@ -128,7 +128,7 @@ class Target:
 
     @property
     def gathers(self) -> bool:
-        """Whether elements of a vector are read from places of their own by an instruction that is as fast as a load for each of them: AVX-512's, SVE's and RISC-V's. Eight lanes by that of AVX2 take (uops.info, VGATHERDPS) 12 cycles on Haswell, 5 on Skylake, more with the microcode against Downfall, 8 and more on AMD's processors; loads into lanes take 4."""
+        """Whether elements of a vector are read from places of their own by an instruction that is as fast as a load for each of them: AVX-512's, SVE's and RISC-V's. AVX2's is slower on Zen 3 (measured: 1.6 times the time of eight loads), and on Intel's cores with the microcode against Downfall; not known of others, for which LLVM writes loads as well unless it knows the core."""
         return self.masked and (self.architecture != "x86_64" or self.scalef)
 
     @property
