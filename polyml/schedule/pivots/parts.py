@@ -120,7 +120,10 @@ def with_panels(parts: PivotParts, place: Beyond, array: str, *, role: Side = "l
     assert source is not None, "internal: no operand along the rows"
     along, other = (own.lanes, own.rows) if role == "lanes" else (own.rows, own.lanes)
     name = f"S_{array}"
-    domain = reader.domain.project_out(isl.dim_type.set, reader.indices.index(other), 1).set_tuple_name(name)
+    domain = reader.domain.project_out(isl.dim_type.set, reader.indices.index(other), 1)
+    # Of whole tiles along a slanted edge quotients are left that say nothing.
+    plain = domain.remove_divs()
+    domain = (plain if plain.is_equal(domain) else domain).set_tuple_name(name)
     element = (affine(0), affine(own.pivot), affine(along))
     dtype = scop.arrays[source.tensor].dtype
     copy = Statement(

@@ -13,11 +13,14 @@ from math import ceil
 import islpy as isl
 
 from polyml.expressions import Read, Subscript, reads_of
+from polyml.schedule.blocking.operands import terms_in_l1
+from polyml.schedule.blocking.sides import sides_of
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import at_least
 from polyml.schedule.pivots.parts import PivotParts, with_panels
 from polyml.schedule.pivots.plan import Loops3, Pivots, moves, roles_of, widest_tile
 from polyml.schedule.prologues import maker_of
+from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine
@@ -30,8 +33,10 @@ MIN_LENGTH = 32
 """Of all three loops: below, there is little between the edges."""
 
 
-def plan_slanted(scop: Scop, models: Mapping[str, StatementModel], target: Target) -> Pivots | None:
-    """The plan for the heaviest contraction over a convex domain that is no box; None when there is none that is worth panels."""
+def plan_slanted(
+    scop: Scop, models: Mapping[str, StatementModel], target: Target, *, shared: bool = False
+) -> Pivots | None:
+    """The plan for the heaviest contraction over a convex domain that is no box; None when there is none that is worth panels. shared: by threads, which meet at the ends of blocks."""
     if any(statement.loop_depth for statement in scop.statements.values()):
         return None
     for name in sorted(scop.statements, key=lambda name: -models[name].work):
@@ -40,7 +45,7 @@ def plan_slanted(scop: Scop, models: Mapping[str, StatementModel], target: Targe
             continue
         found = roles_of(statement, model)
         if found is not None and _pays(scop, model, *found, target):
-            return _sized(scop, model, *found, target)
+            return _sized(scop, model, *found, target, shared=shared)
     return None
 
 
@@ -55,15 +60,18 @@ def _pays(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ...
     return same and long and size > target.l1_bytes // 2 and not any(read.tensor in written for read in reads)
 
 
-def _sized(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ...], target: Target) -> Pivots:
+def _sized(
+    scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ...], target: Target, *, shared: bool
+) -> Pivots:
     tile = widest_tile(target)
     depth = model.extents[own.pivot]
-    room = max(1, target.l1_bytes // 3 // (tile.rows * model.itemsize))
+    near = 0 if shared else _terms_in_l1(scop, model, own, tile, target)
+    room = near or max(1, target.l1_bytes // 3 // (tile.rows * model.itemsize))
     block = ceil(ceil(depth / ceil(depth / room)) / 8) * 8
     strip = max(1, target.l2_bytes // 3 // (block * model.itemsize) // tile.rows) * tile.rows
     vector, *others = reads
     along = [read for read in others if moves(read, own.rows) and moves(read, own.pivot)]
-    apart = len(along) == 1 and len(along[0].subscripts) == 2
+    apart = not near and len(along) == 1 and len(along[0].subscripts) == 2
     apart = apart and (not _contiguous(scop, along[0], own.pivot) or maker_of(scop, along[0].tensor) is not None)
     return Pivots(
         core=model.name, loops={model.name: own}, free=frozenset({"rows", "lanes"}), tile=tile,
@@ -71,6 +79,17 @@ def _sized(scop: Scop, model: StatementModel, own: Loops3, reads: tuple[Read, ..
         contiguous=_contiguous(scop, vector, own.lanes), broadcast=along[0] if apart else None,
         worth=at_least(scop, scop.statements[model.name], dict.fromkeys((own.rows, own.lanes, own.pivot), MIN_LENGTH)),
     )  # fmt: skip
+
+
+def _terms_in_l1(scop: Scop, model: StatementModel, own: Loops3, tile: RegisterTile, target: Target) -> int:
+    """The block of the sum for which L1 holds all rows of both operands, as in a contraction over a box; 0 where rows are packed."""
+    sides = None if scop.sizes else sides_of(model)
+    if sides is None or any(scop.arrays[a.array].kind == "local" for a in sides.others):
+        return 0
+    if sides.rows != [own.rows]:
+        return 0
+    found = terms_in_l1(scop, model, sides, own.rows, tile, target)
+    return 0 if found is None else found[own.pivot]
 
 
 def _contiguous(scop: Scop, read: Read, index: str) -> bool:

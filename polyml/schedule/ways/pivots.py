@@ -50,7 +50,7 @@ def by_slants(task: Task) -> Schedule | None:
     """A contraction over a domain that is no box in blocks, the rest of the region around it; None where there is none."""
     if not task.may_block() or all(s.domain.is_box() for s in task.scop.statements.values() if s.kind == "update"):
         return None
-    plan = plan_slanted(task.scop, task.known()[1], task.target)
+    plan = plan_slanted(task.scop, task.known()[1], task.target, shared=task.has_threads)
     found = None if plan is None else arranged(task, partial(ilp_tree, task), (), {plan.core})
     if plan is None or found is None:
         return None

@@ -12,7 +12,7 @@ So nearly all of the work is in register tiles whose accumulators stay in regist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import islpy as isl
@@ -188,7 +188,18 @@ class _Builder:
         panel = Loop(tile_loop(lanes, width).row, True, "parallel" if self.parallel else None)
         inside = [Loop(pivot.row, True), Loop(lanes.row, True, "vector:1")]
         # What the source has side by side comes last, so that blocks are transposed in registers.
-        return insert_loops(leaf, [panel, *(reversed(inside) if self.parts.walks(name) else inside)])
+        loops = [panel, *(reversed(inside) if self.parts.walks(name) else inside)]
+        pieces = self.whole_panels(name, getattr(self.parts.loops[name], side), width)
+        return self.pieces(leaf, [(piece, lambda node: insert_loops(node, loops)) for piece in pieces])
+
+    def whole_panels(self, copy: str, index: str, width: int) -> list[isl.Set]:
+        """What a copy of a box makes of panels that are all there, and the rest: where panels are no whole vectors, each row would be stored under a mask that is no constant."""
+        plan, domain = self.parts.plan, self.parts.scop.statements[copy].domain
+        if width % (plan.width // plan.tile.vectors) == 0 or not domain.is_box():
+            return [domain]
+        first = f"{width}*floor({index}/{width})"
+        whole = self.with_corners(copy, domain, [{index: first}, {index: f"{first} + {width - 1}"}])
+        return [piece for piece in (whole, domain.subtract(whole).coalesce()) if not piece.is_empty()]
 
     def update(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """Register tiles that are all there, those that are so for a part of the sum, and the rest."""
@@ -233,19 +244,27 @@ class _Builder:
 
     def full_tiles(self, name: str) -> isl.Set:
         """The instances whose register tile is all there: its corners are (the domain is convex)."""
-        plan, statement, own = self.parts.plan, self.parts.scop.statements[name], self.parts.loops[name]
-        full = statement.domain
-        for row in (0, plan.tile.rows - 1):
-            for lane in (0, plan.width - 1):
-                corner = {
-                    own.rows: f"{plan.tile.rows}*floor({own.rows}/{plan.tile.rows}) + {row}",
-                    own.lanes: f"{plan.width}*floor({own.lanes}/{plan.width}) + {lane}",
-                }
-                target = ", ".join(corner.get(index, index) for index in statement.indices)
-                text = f"{name}[{', '.join(statement.indices)}] -> {name}[{target}]"
-                at = isl.MultiAff(f"{parameters_text(self.parts.scop.sizes)}{{ {text} }}")
-                full = full.intersect(statement.domain.preimage_multi_aff(at))
-        return full
+        plan, own = self.parts.plan, self.parts.loops[name]
+        rows, lanes = (
+            f"{plan.tile.rows}*floor({own.rows}/{plan.tile.rows})",
+            f"{plan.width}*floor({own.lanes}/{plan.width})",
+        )
+        corners = [
+            {own.rows: f"{rows} + {row}", own.lanes: f"{lanes} + {lane}"}
+            for row in (0, plan.tile.rows - 1)
+            for lane in (0, plan.width - 1)
+        ]
+        return self.with_corners(name, self.parts.scop.statements[name].domain, corners)
+
+    def with_corners(self, name: str, domain: isl.Set, corners: Sequence[Mapping[str, str]]) -> isl.Set:
+        """The instances for which those with these values of some indices are there, too."""
+        statement, found = self.parts.scop.statements[name], domain
+        for corner in corners:
+            target = ", ".join(corner.get(index, index) for index in statement.indices)
+            text = f"{name}[{', '.join(statement.indices)}] -> {name}[{target}]"
+            at = isl.MultiAff(f"{parameters_text(self.parts.scop.sizes)}{{ {text} }}")
+            found = found.intersect(domain.preimage_multi_aff(at))
+        return found
 
     def register_tile(self, leaf: isl.ScheduleNode, *, vectors: int = 0) -> isl.ScheduleNode:
         """vectors: 0: as many as the plan has."""
