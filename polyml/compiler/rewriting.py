@@ -27,6 +27,7 @@ def rewrite_for(
         dot_bf16=machine.dot_bf16 if free else 0.0,
         dot_i16=machine.dot_i16 if free else 0.0,
         dot_i8=machine.dot_i8 if free else 0.0,
+        shared=options.parallel and (options.threads or machine.cores) > 1,
         strided=frozenset(name for name, steps in strides.items() if steps and steps[-1] != 1),
         constants=frozenset(constants),
     )

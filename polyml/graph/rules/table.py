@@ -80,7 +80,7 @@ class RewriteOptions:
     """What rules may do, and what they know of the machine and of the inputs; 0: not known.
 
     precise: leave out the rules that may change rounding. l1_bytes, l2_bytes, vector_registers, split_vectors: of Target. vector_bytes: of Target, where sums may be arranged for lanes.
-    dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/numbers/pairs.py). strided: inputs whose last dimension is not contiguous. constants: inputs that never change.
+    dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/numbers/pairs.py). shared: whether threads share loops. strided: inputs whose last dimension is not contiguous. constants: inputs that never change.
     """
 
     precise: bool = False
@@ -92,6 +92,7 @@ class RewriteOptions:
     dot_bf16: float = 0.0
     dot_i16: float = 0.0
     dot_i8: float = 0.0
+    shared: bool = False
     strided: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
 
@@ -234,7 +235,12 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("diagonals", copy_diagonals, needs=("vector_bytes",)),
     _plain("opposite order", copy_backwards, needs=("vector_bytes",)),
     # Ordering: of sums as they are computed, before their domains are taken for boxes.
-    _plain("symmetric", mirror_symmetric, exact=False, needs=("vector_bytes", "l2_bytes")),
+    Rule(
+        "symmetric",
+        lambda graph, given: mirror_symmetric(graph, given.vector_registers, given.vector_bytes, shared=given.shared),
+        exact=False,
+        needs=("vector_bytes", "l2_bytes"),
+    ),
     # Ordering: behind the rules that sum inner factors first, which says how often elements are used, and that see symmetric factors.
     Rule(
         "factors ahead",

@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import lcm
 
 from polyml.expressions import Read, reads_of
+from polyml.graph import diagonal_tiles
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.large_enough import at_least
@@ -166,15 +167,8 @@ def _sized(
 
 
 def widest_tile(target: Target) -> RegisterTile:
-    """The fewest cycles per vector operation: two arithmetic and two load instructions a cycle, latency 4; loads that hide cost a little, vectors more."""
-    tiles: list[RegisterTile] = []
-    spare = 2 if target.vector_registers > 16 else 0
-    for vectors in range(1, 5):
-        for rows in range(1, 15):
-            if rows * vectors + vectors + 1 <= target.vector_registers - spare:
-                cycles = max(rows * vectors / 2, (vectors + rows) / 2, 4.0) + 0.2 * rows + 0.5 * vectors
-                tiles.append(RegisterTile(rows, vectors, cycles / (rows * vectors)))
-    return min(tiles, key=lambda tile: tile.cost)
+    """The tile with the fewest cycles per vector operation."""
+    return RegisterTile(*diagonal_tiles.widest_tile(target.vector_registers))
 
 
 def _free(order: Order, loops: Mapping[str, Loops3]) -> frozenset[str]:

@@ -143,3 +143,45 @@ def test_tree_at_real_size(name: str, golden: Callable[[str, str], None]) -> Non
     storage = [f"{s.array}: {'x'.join(map(str, s.shape)) or 'scalar'}" for s in found.storage.values()]
     notes = [f"{n.stage} {n.subject}: {n.text}" for n in found.notes]
     golden(f"schedule/{name}", "\n".join([print_tree(found.tree, found.scop), *storage, *notes]))
+
+
+def gram(rows: int, terms: int, **options: object) -> tuple[polyml.Einsum, np.ndarray]:
+    """Products of columns with each other, for a machine without AVX-512."""
+    text = 'def f(x: f32["N D"]):\n    c[i, j] = x[n, i] * x[n, j]\n    return c\n'
+    target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=2)
+    x = np.random.default_rng(0).standard_normal((terms, rows), dtype=np.float32)
+    return polyml.einsum(text, target=target, **options), x
+
+
+def test_copies_of_whole_panels_have_no_mask_that_is_no_constant() -> None:
+    """A panel of six rows is stored under a mask, which is two plain stores where it is a number, and some 12 cycles where it is a value."""
+    f, x = gram(250, 600)
+    lowered = f.lower(x)
+    assert "in panels of 6" in blocks_of(f, x)[0]
+    loops = [node for region in lowered.stages.regions for node in walk_nodes(region.loops.body)]
+    copies = [
+        node
+        for node in loops
+        if isinstance(node, For)
+        and node.kind == "vector"
+        and any(isinstance(n, Assign) and n.target.variable == "x_rows" for n in node.body)
+    ]
+    assert len(copies) == 2
+    assert all((node.upper - node.lower).is_constant for node in copies)
+
+
+@pytest.mark.parametrize(("rows", "place"), [(64, True), (250, False)])
+def test_rows_that_l1_holds_are_read_where_they_lie(rows: int, place: bool) -> None:
+    f, x = gram(rows, 600)
+    (text,) = blocks_of(f, x)
+    assert ("x in panels of 6" not in text) == place
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rows", "terms"), [(48, 200), (64, 600), (71, 333), (100, 130), (250, 600)])
+def test_products_of_columns_with_each_other(rows: int, terms: int, threads: int) -> None:
+    f, x = gram(rows, terms, threads=threads, verify=True)
+    if not f.options.target.runs_here:
+        pytest.skip("not on this machine")
+    exact = x.T.astype("f8") @ x.astype("f8")
+    np.testing.assert_allclose(f(x), exact, rtol=0, atol=1e-6 * terms)

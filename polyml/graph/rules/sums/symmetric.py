@@ -12,6 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads, reads_of, substitute
+from polyml.graph.diagonal_tiles import WholeTiles, whole_tiles
 from polyml.graph.edit import protected_names
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents
@@ -22,23 +23,38 @@ from polyml.sets.affine import Affine, affine
 
 __all__ = ["mirror_symmetric"]
 
+_Tiles = Mapping[int, WholeTiles | None]
+"""Those along the diagonal, by the size of an element."""
+
 LEAST_TERMS = 64
 """Of a sum: a copy of an element, one of each pair to another row, takes as long as so many products."""
 
 LEAST_ROWS = 96
-"""Fewer are hardly more than the tiles along the diagonal, which are computed as a whole."""
+"""Where tiles along the diagonal are narrower ones: fewer rows are hardly more than these. And where threads share panels, of which fewer rows make few, each shorter than the one before."""
+
+MOST_LEFT = 0.8
+"""Where they are whole ones: of all tiles, those that are computed, at most."""
+
+COPIED = 20
+"""Products saved for each element of the result, at least, for its copy to pay where all is near."""
 
 COMMUTATIVE = frozenset(("add", "mul", "min", "max", "eq", "ne", "and", "or"))
 
 
-def mirror_symmetric(graph: Graph) -> Graph:
-    """The graph with such results in two equations.
+def mirror_symmetric(graph: Graph, registers: int = 0, vector_bytes: int = 0, *, shared: bool = False) -> Graph:
+    """The graph with such results in two equations. registers, vector_bytes: vectors that the machine has, and the length of one; 0: not known. shared: whether threads share loops.
 
     Rewrite:
         y[a, b] = sum[n](x[n, a] * x[n, b])
         -> h[a, b] = sum[n](x[n, a] * x[n, b])   for b <= a;  y[a, b] = h[b, a]   for b > a, and h elsewhere
+
+    Where register tiles along the diagonal cost less as a whole, h has all of their elements; y's are the copies.
     """
-    halves = _halves(graph)
+    tiles = {
+        size: whole_tiles(registers, vector_bytes // size) if registers and vector_bytes >= size else None
+        for size in (4, 8)
+    }
+    halves = _halves(graph, tiles, shared=shared)
     if not halves:
         return graph
     protected, readers = protected_names(graph), _readers(graph)
@@ -55,15 +71,15 @@ def mirror_symmetric(graph: Graph) -> Graph:
         if not isinstance(op, Equation) or op.result.name not in halves:
             ops.append(op)
         elif op.result.name in kept:
-            ops.append(_half(op, op.result, kept))
+            ops.append(_half(op, op.result, kept, tiles))
         else:
             name = fresh_name(f"{op.result.name}_half", tensors)
             tensors[name] = replace(op.result, name=name)
-            ops += _half(op, tensors[name], kept), _mirrored(op, tensors[name])
+            ops += _half(op, tensors[name], kept, tiles), _mirrored(op, tensors[name])
     return replace(graph, ops=tuple(ops))
 
 
-def _halves(graph: Graph) -> dict[str, Equation]:
+def _halves(graph: Graph, tiles: _Tiles, *, shared: bool) -> dict[str, Equation]:
     """The symmetric results: sums that are long enough, and what is made of them element by element."""
     found: dict[str, Equation] = {}
     for op in graph.ops:
@@ -79,13 +95,27 @@ def _halves(graph: Graph) -> dict[str, Equation]:
         if not follows or not dtype.is_float or dtype.is_half or dtype is not op.body.dtype:
             continue
         extents = box_extents(op)
-        if extents is None or extents[op.left[0]] != extents[op.left[1]] or extents[op.left[0]] < LEAST_ROWS:
+        if extents is None or extents[op.left[0]] != extents[op.left[1]]:
             continue
-        if op.reduce is not None and extents[op.reduced[0]] < LEAST_TERMS:
+        rows = extents[op.left[0]]
+        if op.reduce is not None and not _pays(rows, extents[op.reduced[0]], tiles[dtype.itemsize], shared=shared):
+            continue
+        # What follows a sum has the tiles of its elements.
+        if any(found[name].result.dtype.itemsize != dtype.itemsize for name in read_names(op) if name in found):
             continue
         if _is_symmetric(op, found):
             found[op.result.name] = op
     return found
+
+
+def _pays(rows: int, terms: int, tiles: WholeTiles | None, *, shared: bool) -> bool:
+    """Whether what is not computed takes longer than its copy."""
+    if terms < LEAST_TERMS:
+        return False
+    if tiles is None or shared:
+        return rows >= LEAST_ROWS
+    left = tiles.share(rows)
+    return left <= MOST_LEFT and (1 - left) * terms >= COPIED
 
 
 def _readers(graph: Graph) -> dict[str, set[str]]:
@@ -98,11 +128,12 @@ def _readers(graph: Graph) -> dict[str, set[str]]:
     return found
 
 
-def _half(op: Equation, result: Tensor, halves: set[str]) -> Equation:
+def _half(op: Equation, result: Tensor, halves: set[str], tiles: _Tiles) -> Equation:
     """The equation for one half of its result, which reads the same half of others."""
     a, b = op.left
-    place = affine(a), affine(b)
-    limit = isl.Set(f"{{ {op.result.name}[{', '.join(op.indices)}] : {b} <= {a} }}")
+    place, whole = (affine(a), affine(b)), tiles[op.result.dtype.itemsize]
+    within = f"{b} <= {a}" if whole is None else f"{b} < {whole.last_column(a)}"
+    limit = isl.Set(f"{{ {op.result.name}[{', '.join(op.indices)}] : {within} }}")
     body = map_reads(op.body, lambda r: Read(r.tensor, place, r.dtype) if r.tensor in halves else r)
     return replace(op, result=result, body=body, domain=op.domain.intersect(limit).set_tuple_name(result.name))
 
