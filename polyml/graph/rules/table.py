@@ -213,7 +213,7 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("in floats", sum_in_floats, exact=False, needs=("vector_bytes",)),
     _plain("scales", group_scales, exact=False),
     # Ordering: when scales stand beside what they scale.
-    _plain("ahead", compute_once),
+    Rule("ahead", lambda graph, given: compute_once(graph, cheap=bool(given.vector_bytes))),
     _plain("levels in turn", turn_levels),
     _plain("two places", alternate_places),
     _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),

@@ -4,6 +4,9 @@ A matrix product reads each element of half precision as often as the other matr
 exponential as often as v has columns. Ahead of it, `f32(x[i, k])`, `real(x[i, k])` or `exp(k[s, d])` cost one pass over x or k, several sums can share it, and the product is one of plain
 matrices, which can be packed.
 
+Arithmetic that is cheap goes ahead, too, where it stands between a sum and an operand, of several tensors or of one: `(x[n, i] - m[i]) * (x[n, j] - m[j])` has an instruction or two for each multiply-add, and no operands to pack; with `z[n, d] = x[n, d] - m[d]` it is a product of
+matrices, of which panels make z while they are packed where it would go through memory (schedule/prologues.py, schedule/blocking/makers.py). What is made of vectors alone (`exp(-abs(t[i] - s[k])) * v[k, j]`) becomes a matrix.
+
 So does a function of what a loop comes to step by step: a gate `sigmoid(g[t, i])` of a state s[i, j] is one for all j, and in each step a number for as many lanes as there are; over all steps it is a pass with lanes of its own.
 """
 
@@ -13,13 +16,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Apply, Expr, IndexValue, Read, map_reads, plain_index, reads_of, variables_in, walk
+from polyml.expressions import (
+    Apply,
+    Expr,
+    IndexValue,
+    Read,
+    Subscript,
+    map_reads,
+    plain_index,
+    reads_of,
+    variables_in,
+    walk,
+)
 from polyml.graph.builder.parts import fill
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.numbers.scales import short_numbers
 from polyml.graph.traverse import estimated_bytes, index_extents, is_cheap, made_within, tensors_of
 from polyml.new_names import fresh_name
+from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, FloorDiv, affine
 
@@ -31,67 +46,137 @@ _USES = 16
 USES_SHORT = 64
 """The same for a short number, with or without its scale, where it does not lie along the sum: a few instructions, in whole vectors, whenever it is packed or used."""
 
+USES_BESIDE = 4
+"""How often the elements of other operands must be used for cheap arithmetic to count: a sum that reads them once waits for memory, and computes meanwhile."""
+
 _BLOCK = 16
 """Elements that share a scale are a vector at least, or none: each of its lanes would look for its own."""
 
 
-def compute_once(graph: Graph) -> Graph:
-    """The graph with such operands of reductions made ahead of them, each once per block of ops."""
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """An expression over all elements of a tensor. use: by that tensor's indices i0, i1, ..; place: the element that it is computed for where it stands; shape, label: of the tensor; source: what names it."""
+
+    use: Apply
+    place: tuple[Subscript, ...]
+    shape: tuple[Affine, ...]
+    label: str
+    source: str
+
+    @property
+    def elements(self) -> int:
+        return max(estimated_bytes(Tensor("", self.use.dtype, self.shape, "")) // self.use.dtype.itemsize, 1)
+
+
+def compute_once(graph: Graph, *, cheap: bool = False) -> Graph:
+    """The graph with such operands of reductions made ahead of them, each once per block of ops. cheap: of cheap arithmetic, too."""
     tensors = tensors_of(graph)
-    ops = _block(graph.ops, tensors)
+    ops = _block(graph.ops, tensors, cheap)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor]) -> tuple[Op, ...]:
-    made: dict[Expr, Tensor] = {}
+def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor], cheap: bool) -> tuple[Op, ...]:
+    made: dict[Apply, Tensor] = {}
     result: list[Op] = []
     for op in ops:
         if isinstance(op, Loop):
-            for use, source in _of_all_steps(op, tensors).items():
+            for use, whole in _of_all_steps(op, tensors).items():
                 if use not in made:
-                    made[use], equation = _ahead(use, source, op, tensors)
+                    made[use], equation = _ahead(whole, op, tensors)
                     result.append(equation)
             op = _in_steps(op, made, tensors) if made else op
-            body = _block(op.body, tensors)
+            body = _block(op.body, tensors, cheap)
             result.append(op if body is op.body else replace(op, body=body))
             continue
         if isinstance(op, Equation):
-            for use, source in dict.fromkeys(_worth(op, tensors)):
+            wanted = {whole.use: whole for whole in _worth(op, tensors, cheap)}
+            if _operands(op.body, wanted, tensors) > _operands(op.body, {}, tensors):
+                # Of several forms of an element in one sum the cheap ones are as near as more operands.
+                wanted = {use: whole for use, whole in wanted.items() if _costs(use)}
+            for use, whole in wanted.items():
                 if use not in made:
-                    made[use], equation = _ahead(use, source, op, tensors)
+                    made[use], equation = _ahead(whole, op, tensors)
                     result.append(equation)
-            op = replace(op, body=_replaced(op.body, made, tensors)) if made else op
+            # What is cheap is read only where it is worth it.
+            known = {use: tensor for use, tensor in made.items() if use in wanted or _costs(use)}
+            op = replace(op, body=_replaced(op.body, known, tensors)) if known else op
         result.append(op)
     return renewed(ops, result)
 
 
-def _worth(equation: Equation, tensors: dict[str, Tensor]) -> Iterator[tuple[Apply, Tensor]]:
-    """What an equation uses often, as an expression over a whole tensor, and that tensor."""
+def _worth(equation: Equation, tensors: dict[str, Tensor], cheap: bool) -> Iterator[_Whole]:
+    """What an equation uses often, as expressions over whole tensors."""
     if equation.reduce is None or not equation.reduced:
         return
     instances = prod(index_extents(equation).values())
+    product = {id(node) for node in _products(equation.body)} if equation.reduce == "sum" else set[int]()
     waiting: list[Expr] = [equation.body]
     while waiting:
         node = waiting.pop()
         if not isinstance(node, Apply):
             continue
-        whole = _over_a_tensor(node, tensors)
-        if whole is not None:
-            use, read = whole
-            tensor = tensors[read.tensor]
-            elements = max(estimated_bytes(tensor) // tensor.dtype.itemsize, 1)
-            across = _is_of_short(node) and plain_index(read.subscripts[-1]) not in equation.reduced
-            if elements * (USES_SHORT if across else _USES) <= instances:
-                yield use, tensor
+        if _costs(node):
+            whole = _over_a_tensor(node, tensors)
+            if whole is not None:
+                across = _is_of_short(node) and plain_index(whole.place[-1]) not in equation.reduced
+                if whole.elements * (USES_SHORT if across else _USES) <= instances:
+                    yield whole
+                    continue
+        elif cheap and equation.only_if is None and id(node) not in product and _is_arithmetic(node):
+            whole = _over_a_tensor(node, tensors)
+            if whole is not None and _is_used_often(whole, equation, instances, tensors):
+                yield whole
                 continue
         waiting += node.args
 
 
-def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, Tensor]:
-    """What the loop's equations compute of tensors from before it and use often in each step, as expressions over a whole tensor, and these tensors."""
+def _operands(expr: Expr, ahead: Mapping[Apply, _Whole], tensors: Mapping[str, Tensor]) -> int:
+    """How many different elements the expression reads, with these made ahead of it."""
+    found: set[object] = set()
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Read):
+            found.add(node)
+        elif isinstance(node, Apply):
+            whole = _over_a_tensor(node, tensors) if ahead else None
+            if whole is not None and whole.use in ahead:
+                found.add((whole.use, whole.place))
+            else:
+                waiting += node.args
+    return len(found)
+
+
+def _products(expr: Expr) -> Iterator[Expr]:
+    """The multiplications of a product's factors: in which order these go is for others to say (rules/sums/nested.py, rules/sums/factors_ahead.py)."""
+    if isinstance(expr, Apply) and expr.op == "mul":
+        yield expr
+        for arg in expr.args:
+            yield from _products(arg)
+
+
+def _is_arithmetic(expr: Apply) -> bool:
+    """Whether it computes a number, more than another form of one."""
+    computes = any(isinstance(node, Apply) and node.op != "cast" for node in walk(expr))
+    return expr.dtype.is_float and not expr.dtype.is_half and computes and not short_numbers(expr)
+
+
+def _is_used_often(whole: _Whole, equation: Equation, instances: int, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a pass over all elements costs less than computing them at each use, and the sum does not wait for memory meanwhile."""
+    own = variables_in(whole.place)
+    beside = [
+        estimated_bytes(tensors[r.tensor]) // tensors[r.tensor].dtype.itemsize
+        for r in reads_of(equation.body)
+        if not variables_in(r.subscripts) <= own
+    ]
+    return bool(beside) and whole.elements * _USES <= instances and max(beside) * USES_BESIDE <= instances
+
+
+def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, _Whole]:
+    """What the loop's equations compute of tensors from before it and use often in each step, as expressions over a whole tensor."""
     inside = made_within(loop) | {c.initial.name for c in loop.carried}
     steps: dict[str, int | None] = {}
-    found: dict[Apply, Tensor] = {}
+    found: dict[Apply, _Whole] = {}
     stack: list[Op] = [loop]
     while stack:
         op = stack.pop()
@@ -102,21 +187,20 @@ def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, Tensor]
         elif isinstance(op, Equation):
             extents = index_extents(op)
             for node in walk(op.body):
-                whole = _over_a_tensor(node, tensors) if isinstance(node, Apply) else None
-                if whole is None or whole[0] in found or {r.tensor for r in reads_of(node)} & inside:
+                whole = _over_a_tensor(node, tensors) if isinstance(node, Apply) and _costs(node) else None
+                if whole is None or whole.use in found or {r.tensor for r in reads_of(node)} & inside:
                     continue
-                use, read = whole
                 names = variables_in(s for r in reads_of(node) for s in r.subscripts)
                 uses = prod(extent for index, extent in extents.items() if index not in names)
-                if uses >= _USES and _needs_most(read, tensors[read.tensor], {**steps, **extents}):
-                    found[use] = tensors[read.tensor]
+                if uses >= _USES and _needs_most(whole, {**steps, **extents}):
+                    found[whole.use] = whole
     return found
 
 
-def _needs_most(read: Read, tensor: Tensor, extents: Mapping[str, int | None]) -> bool:
+def _needs_most(whole: _Whole, extents: Mapping[str, int | None]) -> bool:
     """Whether the loop comes to at least half of each dimension, as far as is known: one of its variables or indices goes along it, one for each."""
     names: list[str] = []
-    for subscript, extent in zip(read.subscripts, tensor.shape, strict=True):
+    for subscript, extent in zip(whole.place, whole.shape, strict=True):
         moving = (subscript - subscript.constant).name if isinstance(subscript, Affine) else None
         count = None if moving is None else extents.get(moving)
         if moving is None or count is None or (extent.is_constant and 2 * count < extent.constant):
@@ -125,7 +209,7 @@ def _needs_most(read: Read, tensor: Tensor, extents: Mapping[str, int | None]) -
     return len(set(names)) == len(names)
 
 
-def _in_steps(loop: Loop, made: dict[Expr, Tensor], tensors: dict[str, Tensor]) -> Loop:
+def _in_steps(loop: Loop, made: Mapping[Apply, Tensor], tensors: dict[str, Tensor]) -> Loop:
     """The loop with reads of what is made ahead of it."""
 
     def change(equation: Equation) -> Equation:
@@ -136,29 +220,40 @@ def _in_steps(loop: Loop, made: dict[Expr, Tensor], tensors: dict[str, Tensor]) 
     return loop if body is loop.body else replace(loop, body=body)
 
 
-def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read] | None:
-    """The expression as one over all elements of a tensor, by its indices i0, i1, ..; and what it reads of that tensor. None when it costs nothing to speak of, or has no such form.
+def _costs(expr: Apply) -> bool:
+    """Whether it costs something to speak of wherever it is computed."""
+    converts = isinstance(expr.args[0], Read) and expr.args[0].dtype.is_half and expr.op == "cast"
+    costly = expr.dtype.is_float and not is_cheap(expr)
+    return converts or costly or expr.op in ("real", "imag") or _is_of_short(expr)
+
+
+def _over_a_tensor(expr: Apply, tensors: Mapping[str, Tensor]) -> _Whole | None:
+    """The expression as one over all elements of a tensor that it reads, or of one with all indices of several. None when it has no such form.
 
     Other tensors may be read by some of the same indices where these have the same extents: so every element can be computed, needed or not.
     """
-    converts = isinstance(expr.args[0], Read) and expr.args[0].dtype.is_half and expr.op == "cast"
-    costly = expr.dtype.is_float and not is_cheap(expr)
-    if not (converts or costly or expr.op in ("real", "imag") or _is_of_short(expr)):
-        return None
     reads = list(dict.fromkeys(node for node in walk(expr) if isinstance(node, Read)))
     if not reads or any(isinstance(node, IndexValue) for node in walk(expr)):
         return None
     read = max(reads, key=lambda r: (len(r.subscripts), estimated_bytes(tensors[r.tensor])))
-    shape = tensors[read.tensor].shape
-    if not shape or not all(isinstance(s, Affine) for r in reads for s in r.subscripts):
+    source = tensors[read.tensor]
+    if not all(isinstance(s, Affine) for r in reads for s in r.subscripts):
         return None
-    names = [f"i{d}" for d in range(len(shape))]
     if len(reads) == 1:
-        return _rewritten(expr, {read: tuple(map(affine, names))}), read
-    places = {s.name: d for d, s in enumerate(read.subscripts) if isinstance(s, Affine) and s.name is not None}
-    if len(places) != len(shape):
+        return (
+            _of(expr, {read: _elements(len(source.shape))}, read.subscripts, source.shape, source)
+            if source.shape
+            else None
+        )
+    hosted = {s.name for s in read.subscripts if isinstance(s, Affine)} >= variables_in(
+        s for r in reads for s in r.subscripts
+    )
+    place, shape = (read.subscripts, source.shape) if hosted else _all_indices(reads, tensors)
+    places = {s.name: d for d, s in enumerate(place) if isinstance(s, Affine) and s.name is not None}
+    if not shape or len(places) != len(shape):
         return None
-    moved = {name: affine(names[d]) for name, d in places.items()}
+    names = _elements(len(shape))
+    moved = {name: names[d] for name, d in places.items()}
     known: dict[Read, tuple[Affine, ...]] = {}
     for other in reads:
         extents = tensors[other.tensor].shape
@@ -166,7 +261,35 @@ def _over_a_tensor(expr: Apply, tensors: dict[str, Tensor]) -> tuple[Apply, Read
         if not all(has_all(s, extent, places, shape) for s, extent in zip(subscripts, extents, strict=True)):
             return None
         known[other] = tuple(s.substitute(moved) for s in subscripts)
-    return _rewritten(expr, known), read
+    return _of(expr, known, place, shape, source)
+
+
+def _all_indices(
+    reads: Sequence[Read], tensors: Mapping[str, Tensor]
+) -> tuple[tuple[Subscript, ...], tuple[Affine, ...]]:
+    """The indices by which tensors are read, each once, and the extents of what they go through: of an outer difference, say."""
+    found: dict[Affine, Affine] = {}
+    for read in reads:
+        for s, extent in zip(read.subscripts, tensors[read.tensor].shape, strict=True):
+            if isinstance(s, Affine) and s.name is not None:
+                found.setdefault(s, extent)
+    return tuple(found), tuple(found.values())
+
+
+def _elements(rank: int) -> tuple[Affine, ...]:
+    return tuple(affine(f"i{d}") for d in range(rank))
+
+
+def _of(
+    expr: Apply,
+    subscripts: Mapping[Read, tuple[Affine, ...]],
+    place: tuple[Subscript, ...],
+    shape: tuple[Affine, ...],
+    source: Tensor,
+) -> _Whole:
+    made = map_reads(expr, lambda read: Read(read.tensor, subscripts[read], read.dtype))
+    assert isinstance(made, Apply), "internal: an operation stays one"
+    return _Whole(made, place, shape, source.label, source.name)
 
 
 def _is_of_short(expr: Apply) -> bool:
@@ -188,22 +311,17 @@ def has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Seq
             return False
 
 
-def _rewritten(expr: Apply, subscripts: dict[Read, tuple[Affine, ...]]) -> Apply:
-    made = map_reads(expr, lambda read: Read(read.tensor, subscripts[read], read.dtype))
-    assert isinstance(made, Apply), "internal: an operation stays one"
-    return made
-
-
-def _ahead(use: Apply, source: Tensor, op: Equation | Loop, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
-    name = fresh_name(f"{source.name}_{use.op if use.op != 'cast' else use.dtype.name}", tensors)
-    tensor = tensors[name] = Tensor(name, use.dtype, source.shape, source.label)
+def _ahead(whole: _Whole, op: Equation | Loop, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
+    use = whole.use
+    name = fresh_name(f"{whole.source}_{use.op if use.op != 'cast' else use.dtype.name}", tensors)
+    tensor = tensors[name] = Tensor(name, use.dtype, whole.shape, whole.label)
     return tensor, fill(tensor, use, op.span)
 
 
-def _replaced(expr: Expr, made: dict[Expr, Tensor], tensors: dict[str, Tensor]) -> Expr:
+def _replaced(expr: Expr, made: Mapping[Apply, Tensor], tensors: Mapping[str, Tensor]) -> Expr:
     if not isinstance(expr, Apply):
         return expr
     whole = _over_a_tensor(expr, tensors)
-    if whole is not None and (tensor := made.get(whole[0])) is not None:
-        return Read(tensor.name, whole[1].subscripts, tensor.dtype)
+    if whole is not None and (tensor := made.get(whole.use)) is not None:
+        return Read(tensor.name, whole.place, tensor.dtype)
     return expr.with_args(_replaced(arg, made, tensors) for arg in expr.args)

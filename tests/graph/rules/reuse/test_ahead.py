@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from polyml.graph.rewrite import rewrite
 from polyml.graph.rules.table import RewriteOptions
 from polyml.graph.verify import verify
 from tests.graph.built import graph, program
+from tests.pairs import pairwise
 
 
 def text_of(made: object) -> list[str]:
@@ -205,3 +208,165 @@ def test_functions_of_what_a_loop_comes_to_are_computed_for_all_steps(
     assert ahead in text[:loop]
     assert ("sigmoid(" in text[loop:] or " exp(" in text[loop:]) != bool(ahead)
     np.testing.assert_array_equal(execute(found, given)[0], execute(graph(made, *given), given)[0])
+
+
+GIVEN = RewriteOptions(vector_bytes=32, l2_bytes=1 << 19)
+
+CENTRED = program('x: f32["N D"], m: f32["D"]', "c[i, j] = sum[n]((x[n, i] - m[i]) * (x[n, j] - m[j]))", "return c")
+BOTH_SHIFTED = program(
+    'a: f32["I K"], b: f32["K"], c: f32["K J"], d: f32["J"]',
+    "y[i, j] = sum[k]((a[i, k] + b[k]) * (c[k, j] - d[j]))", "return y",
+)  # fmt: skip
+CLIPPED = program('a: f32["I K"], c: f32["K J"]', "y[i, j] = sum[k](max(a[i, k], 0) * c[k, j])", "return y")
+ABOVE = program(
+    'a: f32["I K"], t: f32["I"], c: f32["K J"]',
+    "y[i, j] = sum[k](where(a[i, k] > t[i], a[i, k] - t[i], 0) * c[k, j])", "return y",
+)  # fmt: skip
+COUNTED = program('a: f32["I K"], t: f32["K"], c: f32["K J"]', "y[i, j] = sum[k](f32(a[i, k] > t[k]) * c[k, j])", "return y")  # fmt: skip
+WIDEST = program(
+    'a: f32["I K"], b: f32["K"], c: f32["K J"]', "y[i, j] = max[k]((a[i, k] - b[k]) + c[k, j])", "return y"
+)
+APART = program(
+    'a: f32["I K"], s: f32["K"], c: f32["J K"]', "y[i, j] = sum[k](abs(a[i, k] * s[k] - c[j, k] * s[k]))", "return y"
+)
+BATCHED = program('x: f32["B N D"], m: f32["B D"]', "c[b, i, j] = sum[n]((x[b, n, i] - m[b, i]) * (x[b, n, j] - m[b, j]))", "return c")  # fmt: skip
+OUTER = program('t: f32["I"], s: f32["K"], v: f32["K J"]', "y[i, j] = sum[k](exp(-abs(t[i] - s[k])) * v[k, j])", "return y")  # fmt: skip
+WINDOWED = program(
+    'x: f32["C H"], f: f32["O C R"]', "y[o, h] = sum[c, r](max(x[c, h + r], 0) * f[o, c, r])", "return y"
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes", "ahead"),
+    [
+        (CENTRED, ((40, 24), (24,)), ["= x[i0, i1] - m[i1]"]),
+        (BOTH_SHIFTED, ((24, 40), (40,), (40, 33), (33,)), ["= a[i0, i1] + b[i1]", "= c[i0, i1] - d[i1]"]),
+        (CLIPPED, ((24, 40), (40, 33)), ["= max(a[i0, i1], 0)"]),
+        (ABOVE, ((24, 40), (24,), (40, 33)), ["a[i0, i1] - t[i0]"]),
+        (COUNTED, ((24, 40), (40,), (40, 33)), ["a[i0, i1] > t[i1]"]),
+        (WIDEST, ((24, 40), (40,), (40, 33)), ["= a[i0, i1] - b[i1]"]),
+        (APART, ((24, 40), (40,), (33, 40)), ["= a[i0, i1] * s[i1]", "= c[i0, i1] * s[i1]"]),
+        (BATCHED, ((3, 40, 24), (3, 24)), ["= x[i0, i1, i2] - m[i0, i2]"]),
+        (OUTER, ((24,), (40,), (40, 33)), ["= exp(-abs(t[i0] - s[i1]))"]),
+        (WINDOWED, ((5, 50), (20, 5, 7)), ["= max(x[i0, i1], 0)"]),
+    ],
+    ids=("centred", "both", "clipped", "above", "counted", "widest", "apart", "batched", "outer", "windowed"),
+)
+def test_cheap_arithmetic_between_a_sum_and_its_operands_goes_ahead(
+    made: Program, shapes: tuple[tuple[int, ...], ...], ahead: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    found = rewrite(graph(made, *given), GIVEN)
+    verify(found)
+    lines = text_of(found)
+    for text in ahead:
+        assert sum(text in line and "sum" not in line for line in lines) == 1, lines
+    for mine, expected in zip(execute(found, given), execute(graph(made, *given), given), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+    few = [a[tuple(slice(0, 7) for _ in a.shape)] for a in given]
+    lines = text_of(rewrite(graph(made, *few), GIVEN))
+    assert not any(text in line and "sum" not in line for line in lines for text in ahead), lines
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes"),
+    [
+        # A matrix that is read once comes from memory meanwhile.
+        (program('a: f32["I K"], x: f32["K"], m: f32["K"]', "y[i] = sum[k](a[i, k] * (x[k] - m[k]))", "return y"), ((40, 40), (40,), (40,))),
+        # Which factors are multiplied first is for others to say.
+        (program('a: f32["I K"], b: f32["K L"], c: f32["L J"]', "y[i, j] = sum[k, l](a[i, k] * b[k, l] * c[l, j])", "return y"), ((20, 20), (20, 20), (20, 20))),
+        # All indices are in it.
+        (program('a: f32["I K"], c: f32["K J"]', "y[i, j] = sum[k](abs(a[i, k] - c[k, j]))", "return y"), ((40, 40), (40, 40))),
+        # Three forms of an element, of which each would be an operand.
+        (program('a: f32["I K"], c: f32["J K"]', "y[i, j] = sum[k](max(a[i, k], 0) * c[j, k] + abs(a[i, k]) * c[j, k] - a[i, k])", "return y"), ((40, 40), (40, 40))),
+        # Nothing but another form of the number.
+        (program('a: i32["I K"], c: f32["K J"]', "y[i, j] = sum[k](f32(a[i, k]) * c[k, j])", "return y"), ((40, 40), (40, 40))),
+        # By indices: there is no operand that it belongs to.
+        (program('a: f32["I K"], c: f32["K J"]', "y[i, j] = sum[k](where(k < i, a[i, k], 0) * c[k, j])", "return y"), ((40, 40), (40, 40))),
+    ],
+    ids=("streamed", "chain", "all", "forms", "cast", "indices"),
+)  # fmt: skip
+def test_other_cheap_arithmetic_stays(made: Program, shapes: tuple[tuple[int, ...], ...]) -> None:
+    rng = np.random.default_rng(0)
+    given = [
+        rng.integers(0, 9, shape).astype("i4" if "i32" in str(item) else "f4")
+        for shape, item in zip(shapes, made.parameters, strict=True)
+    ]
+    assert not any("[i0" in line for line in text_of(rewrite(graph(made, *given), GIVEN)))
+
+
+def test_what_is_cheap_is_read_by_nobody_else() -> None:
+    """An elementwise result that has the same arithmetic keeps its own: it would read one tensor more."""
+    made = program(
+        'x: f32["N D"], m: f32["D"]', "c[i, j] = sum[n]((x[n, i] - m[i]) * (x[n, j] - m[j]))", "y[n, i] = x[n, i] - m[i]", "return c, y"
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal((40, 24), dtype=np.float32), rng.standard_normal(24, dtype=np.float32)]
+    found = rewrite(graph(made, *given), GIVEN)
+    verify(found)
+    for mine, expected in zip(execute(found, given), execute(graph(made, *given), given), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+CASES = {
+    "covariance": (
+        'def f(x: {0}["N D"]):\n    m[d] = sum[n](x[n, d]) / N\n    c[i, j] = sum[n]((x[n, i] - m[i]) * (x[n, j] - m[j]))\n    return c\n',
+        lambda x: (x - x.mean(0)).T @ (x - x.mean(0)),
+        ("ND",),
+    ),
+    "correlation": (
+        'def f(x: {0}["N D"], m: {0}["D"], s: {0}["D"]):\n    c[i, j] = sum[n](((x[n, i] - m[i]) / s[i]) * ((x[n, j] - m[j]) / s[j]))\n    return c\n',
+        lambda x, m, s: ((x - m) / s).T @ ((x - m) / s),
+        ("ND", "D", "D"),
+    ),
+    "weighted": (
+        'def f(x: {0}["N D"], w: {0}["N"], m: {0}["D"]):\n    c[i, j] = sum[n](w[n] * (x[n, i] - m[i]) * (x[n, j] - m[j]))\n    return c\n',
+        lambda x, w, m: ((x - m) * w[:, None]).T @ (x - m),
+        ("ND", "N", "D"),
+    ),
+    "shifted": (
+        'def f(a: {0}["N D"], b: {0}["D"], c: {0}["D E"], d: {0}["E"]):\n    y[i, j] = sum[k]((a[i, k] + b[k]) * (c[k, j] - d[j]))\n    return y\n',
+        lambda a, b, c, d: (a + b) @ (c - d),
+        ("ND", "D", "DE", "E"),
+    ),
+    "widest": (
+        'def f(a: {0}["N D"], b: {0}["D"], c: {0}["D E"]):\n    y[i, j] = max[k]((a[i, k] - b[k]) + c[k, j])\n    return y\n',
+        lambda a, b, c: ((a - b)[:, :, None] + c).max(1),
+        ("ND", "D", "DE"),
+    ),
+    "batched": (
+        'def f(x: {0}["B N D"], m: {0}["B D"]):\n    c[b, i, j] = sum[n]((x[b, n, i] - m[b, i]) * (x[b, n, j] - m[b, j]))\n    return c\n',
+        lambda x, m: (x - m[:, None]).transpose(0, 2, 1) @ (x - m[:, None]),
+        ("BND", "BD"),
+    ),
+    "kernel": (
+        'def f(t: {0}["N"], s: {0}["D"], v: {0}["D E"]):\n    y[i, j] = sum[k](exp(-(t[i] - s[k]) ** 2) * v[k, j])\n    return y\n',
+        lambda t, s, v: np.exp(-((t[:, None] - s) ** 2)) @ v,
+        ("N", "D", "DE"),
+    ),
+}  # fmt: skip
+
+
+@pairwise(
+    ("name", CASES),
+    ("dtype", ["f32", "f64"]),
+    ("sizes", [{"B": 3, "N": 130, "D": 71, "E": 37}, {"B": 1, "N": 600, "D": 20, "E": 64}, {"B": 2, "N": 33, "D": 1, "E": 1}, {"B": 2, "N": 0, "D": 40, "E": 3}]),
+    ("options", [{"threads": 1}, {"threads": 2}, {"threads": 1, "dynamic": True}, {"threads": 1, "precise": True}]),
+    ("strided", [False, True]),
+)  # fmt: skip
+def test_compiled(name: str, dtype: str, sizes: dict[str, int], options: dict[str, Any], strided: bool) -> None:
+    text, reference, shapes = CASES[name]
+    if not sizes["N"] and name in ("covariance", "widest"):
+        sizes = {**sizes, "N": 5}
+    rng = np.random.default_rng(7)
+    kind = "f4" if dtype == "f32" else "f8"
+    given = []
+    for shape in shapes:
+        extents = [sizes[c] for c in shape]
+        a = rng.standard_normal([2 * e for e in extents] if strided else extents).astype(kind) + 2
+        given.append(a[tuple(slice(None, None, 2) for _ in extents)] if strided else a)
+    found = polyml.einsum(text.format(dtype), **options)(*given)
+    expected = reference(*(a.astype("f8") for a in given))
+    scale = max(float(np.abs(expected).max(initial=0)), 1.0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=scale * (1e-5 if dtype == "f32" else 1e-13))
