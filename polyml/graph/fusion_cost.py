@@ -52,6 +52,9 @@ _WHOLE = 1024
 _TILED = 80
 """Operations of a contraction in f32 that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
+_EIGHTH = 8
+"""What those are an eighth of is so many times as much."""
+
 
 def bytes_saved(
     profiles: Sequence[Profile],
@@ -83,7 +86,8 @@ def bytes_saved(
             name, shared, touching, outer, tensors, cache_bytes
         )
         most = size * sum(touched == name for p in touching for touched, _ in dict.fromkeys(p.accesses))
-        fits = fits and all(map(_Slices(name, shared, outer, tensors, cache_bytes, most).suit, touching))
+        slices = _Slices(name, shared, outer, tensors, cache_bytes, most)
+        fits = fits and all(map(slices.suit, touching)) and all(map(slices.suit_maker, _finished(name, profiles)))
         # Sizes that stay symbolic count as large: small ones have a version of their own.
         large = size >= rows_bytes or not is_known(tensors[name].shape)
         if not fits and not (large and _shares_rows(name, profiles, tensors, cache_bytes)):
@@ -178,6 +182,21 @@ def _holds_strips(
     return whole * max(_STRIP, min(row & -row, _WAY)) <= half
 
 
+def _finished(name: str, profiles: Sequence[Profile]) -> list[Profile]:
+    """The contractions, apart from one that makes it itself, whose sums elementwise equations finish as this tensor: with a bias, an activation, zeros around it."""
+    found: list[Profile] = []
+    pending, seen = [name], {name}
+    while pending:
+        made = pending.pop()
+        for p in profiles:
+            if p.write[0] == made and p.heavy and made != name:
+                found.append(p)
+            elif p.write[0] == made and not p.equation.reduced:
+                pending += p.touched - seen
+                seen |= p.touched
+    return found
+
+
 def _shared_classes(
     name: str, touching: Sequence[Profile], outer: dict[tuple[str, str], tuple[str, str]]
 ) -> frozenset[tuple[str, str]]:
@@ -231,6 +250,17 @@ class _Slices:
         near = streamed <= _STREAMED * self.cache_bytes or size >= _IMMENSE
         far = size > _STREAMED * self.cache_bytes
         return near and tiles_worth([p]) <= (self.moved if far else self.moved // _NEARER)
+
+    def suit_maker(self, p: Profile) -> bool:
+        """Whether the slices suit a contraction that `_finished` found. Where they leave several of its dimensions whole, rows and columns of an image, it stands alone with these as one, in tiles that do not end with each
+        row, which it cannot do beside what reads windows of them: measured, it takes twice as long (docs/performance/networks.md)."""
+        whole = [
+            i
+            for i, n in p.extents.items()
+            if i not in p.equation.reduced and n > 1 and self.class_of(p, i) not in self.shared
+        ]
+        far = estimated_bytes(self.tensors[self.name]) > _STREAMED * self.cache_bytes
+        return len(whole) < 2 or _EIGHTH * tiles_worth([p]) <= (self.moved if far else self.moved // _NEARER)
 
     def is_heavy_inside(self, p: Profile) -> bool:
         """Whether the contraction is one within each slice of rows too, of operands that no L1 holds: then it wants tiles and panels there, which only those of a region of its own get."""

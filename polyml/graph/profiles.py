@@ -36,7 +36,7 @@ Dimensions = tuple[str | None, ...]
 class Profile:
     """What the cost model knows about one equation.
 
-    accesses: (memory, index per dimension), write: the last of them; steps: of each access, how many places of each dimension its index goes at a time; touched: the memory; gathered: what it reads or writes at computed places.
+    accesses: (memory, index per dimension), write: the last of them; steps: of each access, how many places of each dimension its index goes at a time; elements: of each access, how many it goes through, at most; touched: the memory; gathered: what it reads or writes at computed places.
     serial: indices that cannot be a common outer loop.
     """
 
@@ -44,6 +44,7 @@ class Profile:
     extents: dict[str, int]
     accesses: tuple[tuple[str, Dimensions], ...]
     steps: tuple[tuple[int, ...], ...]
+    elements: tuple[int, ...]
     write: tuple[str, Dimensions]
     touched: frozenset[str]
     gathered: frozenset[str]
@@ -56,16 +57,15 @@ class Profile:
 
     def read_bytes(self, tensor: Tensor) -> int:
         """Of the tensor; what an update keeps counts."""
-        return max((self._bytes(tensor, d) for name, d in self.accesses[:-1] if name == tensor.name), default=0)
+        reads = zip(self.accesses[:-1], self.elements, strict=False)
+        return max((self._bytes(tensor, elements) for (name, _), elements in reads if name == tensor.name), default=0)
 
     def written_bytes(self, tensor: Tensor) -> int:
-        return self._bytes(tensor, self.write[1]) if self.write[0] == tensor.name else 0
+        return self._bytes(tensor, self.elements[-1]) if self.write[0] == tensor.name else 0
 
-    def _bytes(self, tensor: Tensor, dimensions: Dimensions) -> int:
+    def _bytes(self, tensor: Tensor, elements: int) -> int:
         size = estimated_bytes(tensor)
-        if tensor.name in self.gathered:
-            return size
-        return min(prod(self.extents[i] for i in dimensions if i is not None) * tensor.dtype.itemsize, size)
+        return size if tensor.name in self.gathered else min(elements * tensor.dtype.itemsize, size)
 
 
 def memory_of(ops: Iterable[Op], first: dict[str, str] | None = None) -> dict[str, str]:
@@ -120,21 +120,42 @@ def _profile(
     extents = around | index_extents(equation)
     accesses: list[tuple[str, Dimensions]] = []
     steps: list[tuple[int, ...]] = []
+    elements: list[int] = []
     gathered = set()
     for name, subscripts in _accesses(equation, memory):
         followed = [followed_index(s, tuple(extents)) for s in subscripts]
         dimensions = tuple(None if found is None else found[0] for found in followed)
         accesses.append((name, dimensions))
         steps.append(tuple(1 if found is None else found[1] for found in followed))
+        elements.append(prod(_places(s, extents) for s in subscripts))
         if any(d is None and not hasattr(s, "terms") for d, s in zip(dimensions, subscripts, strict=True)):
             gathered.add(name)
     touched = frozenset(name for name, _ in accesses)
-    elements = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
-    heavy = bool(equation.reduced) and prod(extents.values()) >= HEAVY * elements
+    held = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
+    heavy = bool(equation.reduced) and prod(extents.values()) >= HEAVY * held
     serial = serial | frozenset(equation.reduced)
     return Profile(
-        equation, extents, tuple(accesses), tuple(steps), accesses[-1], touched, frozenset(gathered), heavy, serial
+        equation,
+        extents,
+        tuple(accesses),
+        tuple(steps),
+        tuple(elements),
+        accesses[-1],
+        touched,
+        frozenset(gathered),
+        heavy,
+        serial,
     )
+
+
+def _places(subscript: Subscript, extents: Mapping[str, int]) -> int:
+    """How many places of its dimension a subscript is at, at most: `2*h + r` at all from its least to its greatest."""
+    if not isinstance(subscript, Affine):
+        return 1
+    used = [(abs(subscript.stride(i) or 1), extent) for i, extent in extents.items() if i in subscript.variables()]
+    if len(used) == 1:
+        return used[0][1]
+    return 1 + sum(step * (extent - 1) for step, extent in used)
 
 
 def _accesses(equation: Equation, memory: Mapping[str, str]) -> list[tuple[str, tuple[Subscript, ...]]]:

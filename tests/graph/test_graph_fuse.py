@@ -12,9 +12,10 @@ import polyml
 from polyml.graph import fuse as fusion
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Graph
+from polyml.graph.profiles import profiles
 from polyml.graph.region import Region
 from polyml.graph.rewrite import rewrite
-from polyml.graph.traverse import all_ops, read_names, results_of
+from polyml.graph.traverse import all_ops, read_names, results_of, tensors_of
 from polyml.testing.einsum_calls import RandomChooser
 from polyml.testing.generate import generate
 from tests.graph import programs
@@ -313,6 +314,66 @@ def test_columns_are_swept_together_where_the_cache_holds_their_lines(rows: int,
     found = fuse(g, cache_bytes=1 << 19)
     check_well_formed(g, found)
     assert len(found) == regions, names(found)
+
+
+LAYERS = """
+    x: f32[{channels}, {rows}, {rows}]
+    a: f32[{filters}, {channels}]
+    e: f32[{filters}, 3, 3]
+    s[o, h, w] = sum[c](x[c, h, w] * a[o, c])
+    y[o, h, w] = max(s[o, h, w], 0.0)
+    tensor(p, f32[{filters}, {padded}, {padded}])
+    p[o, i, j] = where((i >= 1 and i <= {rows}) and (j >= 1 and j <= {rows}), y[o, i - 1, j - 1], 0.0)
+    tensor(z, f32[{filters}, {rows}, {rows}])
+    z[o, i, j] = sum[u, v](p[o, i + u, j + v] * e[o, u, v])
+    return z
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "filters", "cache_bytes"),
+    [
+        (112, 32, 64, 1 << 19),
+        (56, 64, 128, 1 << 19),
+        (28, 256, 256, 1 << 19),
+        (14, 512, 512, 1 << 19),
+        (28, 256, 256, 1 << 21),
+    ],
+)
+def test_a_product_is_not_cut_into_channels_for_windows_of_what_it_becomes(
+    rows: int, channels: int, filters: int, cache_bytes: int
+) -> None:
+    """Alone it has rows and columns as one index; the copy with zeros around goes with the windows, which read more than a row of it."""
+    text = LAYERS.format(rows=rows, channels=channels, filters=filters, padded=rows + 2)
+    g = graph(text)
+    regions = fuse(g, cache_bytes=cache_bytes)
+    check_well_formed(g, regions)
+    assert names(regions) == [["s", "y"], ["p", "z"]]
+
+
+@pytest.mark.parametrize(("channels", "regions"), [(16, 1), (64, 2)])
+def test_windows_of_what_memory_takes_longer_to_move_than_a_core_to_make_are_read_from_the_cache(
+    channels: int, regions: int
+) -> None:
+    text = LAYERS.format(rows=112, channels=channels, filters=1000, padded=114)
+    assert len(fuse(graph(text), cache_bytes=1 << 19)) == regions
+
+
+def test_windows_read_all_that_lies_between_the_first_and_the_last() -> None:
+    g = graph("""
+        x: f32[7, 40, 50]
+        f: f32[3, 5]
+        tensor(y, f32[7, 18, 46])
+        y[o, i, j] = sum[r, s](x[o, 2*i + r, j + s] * f[r, s])
+        z[o] = x[o, 3, 4] * 2.0
+        return y, z
+    """)
+    tensors = tensors_of(g)
+    windows, one = (profiles(op, tensors, {})[0] for op in g.ops)
+    assert windows.read_bytes(tensors["x"]) == 4 * 7 * 37 * 50
+    assert windows.read_bytes(tensors["f"]) == 4 * 3 * 5
+    assert windows.written_bytes(tensors["y"]) == 4 * 7 * 18 * 46
+    assert one.read_bytes(tensors["x"]) == 4 * 7
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 8, 1 << 14])
