@@ -72,6 +72,10 @@ MOST_IN_SET = 96
 MOST_IN_SET_IN_PARTS = 256
 """The same where the sum is made in parts: blocks, whose rows meet as well, are what there is beside strips. 16 rows times 4096 x 4096 in f64, of which 250 meet, take 20 ms with blocks and 13.7, 120 rows 83 and 90."""
 
+CROWDED = 112
+"""Lines of a packed narrow strip, and of the result beside it, for one set of L2 that the next cache makes good for. Zen 3, f32, strips over blocks: 48 and 64 rows times 384 x 20480 (108, 112 lines) 0.96 and 0.99, 200 times 32 x 8192 (116) 1.16, 64 x 8192 (132) 1.24, 48
+times 384 x 8192 (204) 1.13, 64 times 384 x 24576 (224) 1.23. Where all rows meet in one set fewer do: 64 times 64 x 16384, x 32768, x 65536, x 262144 1.05, 1.30, 1.37, 1.6; times 64 x 60000, which do not, 1.0."""
+
 LEAST_ROW = 2
 """Lines of a strip's row, at least, for the next cache to make good for what L2 has no room for: a tile of 16 registers takes one from each page. Zen 3, f32, strips where they lie, blocks: 16 rows times 4096 x 4096 24.8, 9.8 ms, times
 2048 x 2048 6.1, 2.2; strips packed, blocks: times 1024 x 4096 2.9, 2.1. And for many tiles to take parts of the sum's from L2: 64, 120 rows times 2304 x 768 3.9, 6.8 ms in strips, 2.6, 4.6 in blocks."""
@@ -164,7 +168,12 @@ def strips_of(
     if in_l1 and (along or not narrow or _fit_beside_rows(model, sides, sizes, width, target)):
         return "in place"
     met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
-    if narrow and (met > 2 * WAYS if tiles < PACKED_TILES else not whole):
+    if narrow and tiles < PACKED_TILES:
+        # Where strips are packed each of their lines is read once.
+        most = 2 * WAYS if waits_for_pages(model, sides, rows, tile, sizes, target) else WAYS
+        if met > most:
+            return None
+    elif narrow and (not whole or _crowd(model, sides, met, depth, target)):
         return None
     if tiles < PACKED_TILES and met <= (most_in_set if whole else MOST_IN_SET_IN_PARTS):
         # L1 has no room for a strip and what comes of the next one.
@@ -215,6 +224,16 @@ def in_strips(
     if packed:
         sizes |= {**dict.fromkeys(sides.columns, 1), sides.lanes: width}
     return replace(blocks_of(model, sides, rows, tile, width, sizes, packed=packed), strips=not packed)
+
+
+def _crowd(model: StatementModel, sides: Sides, met: int, depth: int, target: Target) -> bool:
+    """Whether the lines of a packed narrow strip, and those of the result that its tiles write, push each other out of L2: some of both before all of a line has been used. met: of the strip, in one set of `depth`."""
+    sets = target.l2_bytes // WAYS // target.line_bytes
+    at = np.zeros(1, np.int64)
+    for index in sides.rows:
+        at = np.add.outer(at, (sides.out.stride(index) or 0) * model.itemsize * np.arange(model.extents[index])).ravel()
+    written = int(np.bincount(at // target.line_bytes % sets).max())
+    return met + written > CROWDED or (met > WAYS and met >= depth)
 
 
 def _lines(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> int:
