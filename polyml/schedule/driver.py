@@ -34,13 +34,20 @@ from polyml.schedule.ways.steps import by_steps
 from polyml.schedule.ways.strategic import as_written, by_ilp, by_isl, without_marks
 from polyml.schedule.ways.sweeps import by_first_sweep, by_last_sweep, by_row_blocks, by_row_sums
 from polyml.schedule.ways.task import Task
-from polyml.schedule.ways.versions import for_few_rows, for_few_steps, for_sizes_at_hand
+from polyml.schedule.ways.versions import for_few_rows, for_few_steps, for_sizes_at_hand, for_small_sizes
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.target import Target
 
-__all__ = ["makes_operands", "schedule", "schedule_at_hand", "schedule_few_rows", "schedule_few_steps"]
+__all__ = [
+    "makes_operands",
+    "schedule",
+    "schedule_at_hand",
+    "schedule_few_rows",
+    "schedule_few_steps",
+    "schedule_small",
+]
 
 Way = Callable[[Task], Schedule | None]
 """Finds a schedule that is not proved yet; None where it does not apply."""
@@ -145,6 +152,14 @@ def schedule_at_hand(
     """A schedule, proved legal, for sums of products of symbolic sizes much like those of the call at hand; `worth` says when. None where these ask for nothing of their own."""
     task = _task(scop, dependences, target, options, results, pack=False)
     return _version(task, "blocks for the sizes at hand", for_sizes_at_hand)
+
+
+def schedule_small(
+    scop: Scop, dependences: Dependences, target: Target, options: Options, *, results: Set[str] = frozenset()
+) -> Schedule | None:
+    """A schedule, proved legal, for sums of products whose operands caches hold."""
+    task = _task(scop, dependences, target, options, results, pack=False)
+    return _version(task, "small operands", for_small_sizes)
 
 
 def schedule_few_steps(

@@ -14,7 +14,7 @@ from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["at_least", "bytes_at_hand", "extents_of", "far_arrays", "known_context", "near_arrays", "within"]
+__all__ = ["at_least", "bytes_at_hand", "extents_of", "far_arrays", "holds", "known_context", "near_arrays", "within"]
 
 
 def extents_of(scop: Scop, statement: Statement) -> dict[str, Affine]:
@@ -40,6 +40,14 @@ def within(extents: Collection[Affine], least: int = 0, most: int | None = None)
     symbolic = tuple(extent for extent in extents if not extent.is_constant)
     known = max(1, prod(extent.constant for extent in extents if extent.is_constant))
     return (Product(symbolic, -(-least // known), None if most is None else most // known),) if symbolic else ()
+
+
+def holds(product: Product, numbers: Mapping[str, int]) -> bool:
+    """Whether a call with these sizes is within the product's limits."""
+    found = prod(extent.evaluate(numbers) for extent in product.extents)
+    most = found if product.most is None else product.most
+    other = bool(product.no_multiple) and found % product.no_multiple == 0
+    return product.least <= found <= most and found % product.multiple == 0 and not other
 
 
 def bytes_at_hand(scop: Scop, array: Array) -> int:

@@ -55,12 +55,13 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of extents, what it must at least and at most be, and of what a multiple."""
+    """A product of extents, what it must at least and at most be, of what a multiple, and of what not (0: nothing is asked)."""
 
     extents: tuple[Affine, ...]
     least: int = 0
     most: int | None = None
     multiple: int = 1
+    no_multiple: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class Schedule(Shown):
         "allocate:<array>" stands above the subtree that an array lives in.
     storage: for local arrays; one that is absent lives in the region's scope in full.
     worth: what must hold for it to be better than a schedule without packed operands, or on a GPU without parts of reductions (`schedule(pack=False)`).
+    small: where it is better than a schedule with packed operands although what that one is worth holds (`schedule_small`).
     apart: arrays, two of which must begin at different places of a cache line for it to be better than that; none: wherever they lie.
     atomic: (GPU) updates that several threads may do to one element at once.
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is more than so many bytes.
@@ -84,6 +86,7 @@ class Schedule(Shown):
     storage: dict[str, Storage]
     notes: tuple[Note, ...] = ()
     worth: tuple[Product, ...] = ()
+    small: tuple[Product, ...] = ()
     apart: tuple[str, ...] = ()
     atomic: frozenset[str] = frozenset()
     streamed: frozenset[str] = frozenset()

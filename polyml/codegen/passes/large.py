@@ -70,13 +70,18 @@ def either(large: Function, plain: Function, *, least: Mapping[str, int]) -> Fun
 
 
 def where_worth(
-    products: Sequence[Product], packed: Function, plain: Function, *, apart: Apart | None = None
+    products: Sequence[Product],
+    packed: Function,
+    plain: Function,
+    *,
+    apart: Apart | None = None,
+    unless: Sequence[Product] = (),
 ) -> Function:
-    """`packed` where all of the products are within their limits, and arrays lie `apart`, else `plain`."""
+    """`packed` where all of the products are within their limits, those of `unless` are not, and arrays lie `apart`, else `plain`."""
     packed = _leads_apart(packed, plain)
-    limits = [_at_least(_product(p.extents), p.least) for p in products if p.most is None or p.least]
-    limits += [_at_most(_product(p.extents), p.most) for p in products if p.most is not None]
-    limits += [_is_multiple(_product(p.extents), p.multiple) for p in products if p.multiple > 1]
+    limits = _hold(products)
+    if unless:
+        limits.append(_not(_all(_hold(unless))))
     first = [] if apart is None else _leads_at_start(apart, packed, plain)
     if first:
         limits.append(_differ(first, {v.name: v.dtype.itemsize for v in plain.arguments}))
@@ -84,6 +89,14 @@ def where_worth(
     packed, plain = replace(packed, leads=leads), replace(plain, leads=leads)
     body = If(condition=_all(limits), then=_apart(packed, plain), otherwise=plain.body)
     return replace(plain, body=(body,))
+
+
+def _hold(products: Sequence[Product]) -> list[Expr]:
+    """What is asked of the products."""
+    limits = [_at_least(_product(p.extents), p.least) for p in products if p.most is None or p.least]
+    limits += [_at_most(_product(p.extents), p.most) for p in products if p.most is not None]
+    limits += [_is_multiple(_product(p.extents), p.multiple) for p in products if p.multiple > 1]
+    return limits + [_not(_is_multiple(_product(p.extents), p.no_multiple)) for p in products if p.no_multiple]
 
 
 def _leads_at_start(apart: Apart, *functions: Function) -> list[Lead]:
@@ -123,6 +136,10 @@ def _leads_apart(one: Function, other: Function) -> Function:
 
 def _all(conditions: Sequence[Expr]) -> Expr:
     return reduce(lambda a, b: Apply("and", (a, b), boolean), conditions)
+
+
+def _not(condition: Expr) -> Expr:
+    return Apply("not", (condition,), boolean)
 
 
 def _at_least(value: Expr, limit: int) -> Expr:

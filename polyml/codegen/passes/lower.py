@@ -66,7 +66,7 @@ OnPass = Callable[[str, Function], None]
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
     l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, fills_l2, streams_apart, window: Target's.
-    large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger.
+    large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger. held: those of `near` in every call.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out.
     values: where arrays with zeros around have their values (codegen/passes/sums/skip_zeros.py)."""
 
@@ -84,6 +84,7 @@ class LoopOptions:
     large: bool = False
     scans: bool = True
     near: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
     far: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     values: Values = field(default_factory=dict)
@@ -175,7 +176,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("stage_tiles", lambda f, o: (stage_tiles(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes), ())),
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes, line_bytes=o.line_bytes), ())),
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
-    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches)),
+    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches, o.held)),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, o.caches, o.far)),
     Pass("prefetch_sources", lambda f, o: prefetch_sources(f, o.caches, o.vector_registers)),

@@ -8,7 +8,7 @@ ahead of its tiles (a product written over its operand), the next tile's rows ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import ceil, prod
 
@@ -41,12 +41,14 @@ SUMS = 32
 """Sums that such an iteration has, at least: shorter ones count in part."""
 
 
-def prefetch_rows(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
+def prefetch_rows(
+    function: Function, caches: Caches, held: Set[str] = frozenset()
+) -> tuple[Function, tuple[Note, ...]]:
     """The function with prefetches in the inner loops of its register tiles."""
     if not caches.l2:
         return function, ()
     scratch = (node.variable for node in nodes_of(function) if isinstance(node, Allocate))
-    pass_ = _Tiles({v.name: v for v in function.arguments}, {v.name: v for v in scratch}, caches, [])
+    pass_ = _Tiles({v.name: v for v in function.arguments}, {v.name: v for v in scratch}, caches, held, [])
     body = map_tiles(function.body, pass_.tile)
     notes = tuple(dict.fromkeys(pass_.notes))
     return (function if body is function.body else replace(function, body=body)), notes
@@ -68,6 +70,7 @@ class _Tiles:
     arguments: Mapping[str, Variable]
     locals: Mapping[str, Variable]
     caches: Caches
+    held: Set[str]
     notes: list[Note]
 
     def tile(self, lanes: For, loops: tuple[For, ...]) -> For:
@@ -160,7 +163,7 @@ class _Tiles:
         return flat is not None and flat.stride(loop.variable) == 1 and flat.stride(lanes.variable) == 0
 
     def is_large(self, variable: Variable) -> bool:
-        return variable.bytes is None or variable.bytes > self.caches.l2 // 4
+        return variable.name not in self.held and (variable.bytes is None or variable.bytes > self.caches.l2 // 4)
 
     def result(self, lanes: For, loop: For) -> _Rows | None:
         """The vectors of a large argument that are loaded ahead of the loop."""

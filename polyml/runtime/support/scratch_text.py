@@ -6,7 +6,7 @@ quarter of a 512 x 512 product, half of a filter over a 70 MB image).
     i64 @polyml_scratch_most                bytes that are kept, all buffers together
 
 Buffers that nobody uses lie in slots; who wants one takes what is in a slot away by exchanging it for null, so that no lock is needed. A line ahead of each says how large it is.
-Small ones are left to malloc. Large ones start at a page, like operands and results (recycle.py says why), behind the first one of a huge page, and ask for such (Linux: madvise(2), MADV_HUGEPAGE), so that a walk down a column meets few of them; while
+Small ones are left to malloc; who needs none, since another version of a function runs, asks for 0 bytes, and gets the address of some that nobody writes to. Large ones start at a page, like operands and results (recycle.py says why), behind the first one of a huge page, and ask for such (Linux: madvise(2), MADV_HUGEPAGE), so that a walk down a column meets few of them; while
 they lie in a slot, the system may take their pages when it runs short of memory (MADV_FREE), and when they are freed it gets them at once (MADV_DONTNEED).
 """
 
@@ -42,6 +42,7 @@ def emit_scratch(*, linux: bool) -> str:
 _TEXT = """
 @polyml_scratch_most = global i64 {kept}, align 64
 @scratch_kept = internal global i64 0, align 64
+@scratch_unused = internal global [64 x i8] zeroinitializer, align 64
 @scratch_slots = internal global [{slots} x i64] zeroinitializer, align 64
 declare i32 @posix_memalign(ptr, i64, i64)
 declare void @free(ptr)
@@ -77,10 +78,15 @@ entry:
   %double = mul i64 %bytes, 2
   %most = add i64 %double, {smallest}
   %room = alloca ptr, align 8
+  %unused = icmp eq i64 %bytes, 0
+  br i1 %unused, label %nothing, label %some
+nothing:
+  ret ptr @scratch_unused
+some:
   %little = icmp ult i64 %bytes, {smallest}
   br i1 %little, label %fresh, label %look
 look:
-  %k = phi i64 [0, %entry], [%next, %other]
+  %k = phi i64 [0, %some], [%next, %other]
   %slot = getelementptr i64, ptr @scratch_slots, i64 %k
   %seen = load atomic i64, ptr %slot monotonic, align 8
   %empty = icmp eq i64 %seen, 0
@@ -141,7 +147,9 @@ define void @polyml_scratch_free(ptr %buffer) nounwind {
 entry:
   %word = ptrtoint ptr %buffer to i64
   %null = icmp eq i64 %word, 0
-  br i1 %null, label %done, label %measure
+  %unused = icmp eq ptr %buffer, @scratch_unused
+  %neither = or i1 %null, %unused
+  br i1 %neither, label %done, label %measure
 measure:
   %head = getelementptr i8, ptr %buffer, i64 -64
   %size = load i64, ptr %head, align 8

@@ -15,11 +15,12 @@ from math import prod
 
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.plan import plan_blocks
+from polyml.schedule.blocking.small import plan_small, small_limits
 from polyml.schedule.blocking.strips import LEAST_TILES, MOST_ROWS, PACKED_TILES
 from polyml.schedule.blocking.symbolic import Contraction, at_hand
 from polyml.schedule.blocking.worth import MIN_DEPTH, MIN_REUSE
 from polyml.schedule.cost import AccessModel, StatementModel
-from polyml.schedule.large_enough import within
+from polyml.schedule.large_enough import holds, within
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
 from polyml.target import Target
@@ -38,7 +39,18 @@ def plan_at_hand(scop: Scop, model: StatementModel, target: Target) -> Blocking 
     plan = plan_blocks(replace(call, ends={}), target, at_hand=True)
     if plan is None or not (plan.result_order or plan.across or (plan.strips and _strips_pay(call, plan, target))):
         return None
+    if _is_small(scop, model, plan, target):
+        return None
     return replace(plan, ends=call.ends, worth=_limits(call, plan, target))
+
+
+def _is_small(scop: Scop, model: StatementModel, plan: Blocking, target: Target) -> bool:
+    """Whether the call at hand takes the version for small operands (blocking/small.py), with strips and tiles like these."""
+    small = plan_small(scop, model, target) if plan.strips and not plan.across else None
+    if small is None or not small.strips or (small.lanes, small.rows) != (plan.lanes, plan.rows):
+        return False
+    alike = (small.tile.rows, small.width) == (plan.tile.rows, plan.width)
+    return alike and all(holds(product, scop.examples) for product in small_limits(scop, model, target))
 
 
 def _strips_pay(call: Contraction, plan: Blocking, target: Target) -> bool:

@@ -9,6 +9,7 @@ from polyml.schedule.blocking.sizes import RUN
 from polyml.schedule.blocking.symbolic import Contraction
 from polyml.schedule.blocking.tile_limits import UNKNOWN_VECTORS
 from polyml.schedule.cost import AccessModel, StatementModel
+from polyml.schedule.large_enough import within
 from polyml.schedule.schedule import Product
 from polyml.target import Target
 
@@ -20,6 +21,7 @@ __all__ = [
     "copy_for_few_rows",
     "packing_pays",
     "packing_worth",
+    "panels_worth",
     "result_in_pieces",
     "suits_lanes_along_sum",
 ]
@@ -47,6 +49,10 @@ FEWEST_TERMS = 4
 LEAST_PANEL = 256
 """Elements of a vector operand of symbolic size below which it is read where it lies. Where numbers say that L1 holds it, tiles are made for it; of sizes that are not known packed tiles are the ones that know how
 their rows lie."""
+
+LEAST_ROWS, LEAST_RESULTS = 5, 256
+"""Rows, and elements of the result, from which on panels of a vector operand that is contiguous along the sum are worth it where nothing else is packed: lanes along the sum read it where it lies, and end with the lanes of each sum.
+Zen 3, f32, lanes along the sum, of the time with panels: 150 x 300 x 3 17, 12 x 300 x 30 3.6, 5 x 67 x 30 1.3, 5 x 33 x 150 0.65."""
 
 IDLE = 1.2
 """Lanes for each column from which on sums along lanes are better. 24 rows of 400 terms times 11, 12, 13 and 14 columns: 0.66, 0.71, 0.77 and 0.81 of the time, 300 rows 0.71, 0.77, 0.85 and 0.93."""
@@ -105,9 +111,11 @@ def result_in_pieces(model: StatementModel, sides: Sides, target: Target) -> boo
     )
 
 
-def packing_worth(given: Contraction, target: Target, *, turned: bool) -> tuple[Product, ...]:
-    """What `packing_pays` asks of numbers, of symbolic extents at a call, but of operands that L1 holds; of lanes that a turned plan has instead of others, a vector."""
+def packing_worth(given: Contraction, target: Target, *, turned: bool, bare: bool = False) -> tuple[Product, ...]:
+    """What `packing_pays` asks of numbers, of symbolic extents at a call, but of operands that L1 holds; of lanes that a turned plan has instead of others, a vector. bare: rows are read where they lie."""
     model, sides, ends = given.model, given.sides, given.ends
+    if bare and not turned and sides.operand.stride(sides.lanes) != 1 and not sides.columns:
+        return panels_worth(given)
     array = given.scop.arrays[sides.operand.array]
     found: list[Product] = []
     if not turned or sides.operand.stride(sides.lanes) == 1:
@@ -120,6 +128,13 @@ def packing_worth(given: Contraction, target: Target, *, turned: bool) -> tuple[
         if known < least:
             found.append(Product(tuple(ends[i] for i in indices if i in ends), -(-least // known)))
     return tuple(found)
+
+
+def panels_worth(given: Contraction) -> tuple[Product, ...]:
+    """When panels of an operand that is contiguous along the sum are better than lanes along the sum, of symbolic extents."""
+    sides = given.sides
+    results = given.extents([*sides.rows, sides.lanes])
+    return (*within(given.extents(sides.rows), LEAST_ROWS), *within(results, LEAST_RESULTS))
 
 
 def _waits_for_rows(model: StatementModel, sides: Sides, target: Target) -> bool:

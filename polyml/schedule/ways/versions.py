@@ -8,6 +8,7 @@ from functools import partial
 from polyml.schedule.blocking.at_hand import plan_at_hand
 from polyml.schedule.blocking.in_order import plan_few_rows
 from polyml.schedule.blocking.rows_at_hand import plan_rows_at_hand
+from polyml.schedule.blocking.small import plan_small, small_limits
 from polyml.schedule.layouts.padded_rows import few_steps, pad_rows
 from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.sequential.time_tiles import TIME_TILES
@@ -15,7 +16,7 @@ from polyml.schedule.ways.orders import ilp_tree
 from polyml.schedule.ways.strategic import Planner, by_ilp, planned, strategic
 from polyml.schedule.ways.task import Task
 
-__all__ = ["for_few_rows", "for_few_steps", "for_sizes_at_hand"]
+__all__ = ["for_few_rows", "for_few_steps", "for_sizes_at_hand", "for_small_sizes"]
 
 
 def for_few_rows(task: Task) -> Schedule | None:
@@ -26,6 +27,18 @@ def for_few_rows(task: Task) -> Schedule | None:
 def for_sizes_at_hand(task: Task) -> Schedule | None:
     """The strategy around contractions in blocks that suit the sizes of the call at hand; None where these are no others than for sizes at large."""
     return _with_plans(task, lambda *asked: plan_rows_at_hand(*asked) or plan_at_hand(*asked))
+
+
+def for_small_sizes(task: Task) -> Schedule | None:
+    """The strategy around contractions of operands that caches hold."""
+    others = replace(task, pack=False)
+    models = task.known()[1]
+    plans = planned(others, models, plan_small) if task.scop.sizes else ()
+    if not plans:
+        return None
+    made = strategic(others, partial(ilp_tree, others), planner=plan_small)
+    limits = tuple(p for plan in plans for p in small_limits(task.scop, models[plan.statement], task.target))
+    return replace(made, small=tuple(dict.fromkeys(limits)))
 
 
 def for_few_steps(task: Task) -> Schedule | None:

@@ -126,3 +126,14 @@ def test_systems_without_advice() -> None:
     plain = emit_scratch(linux=False)
     assert "madvise" not in plain
     compile_plainly(plain)
+
+
+def test_who_needs_nothing_has_an_address() -> None:
+    """A version of a function that does not run: nothing is asked of malloc."""
+    take, give = functions()
+    first, second = take(0), take(0)
+    assert first == second != 0
+    assert first % 64 == 0
+    give(first)
+    give(second)
+    assert take(0) == first

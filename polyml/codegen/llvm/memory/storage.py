@@ -111,7 +111,7 @@ def _room_for_array(state: State, variable: Variable) -> Value:
         most = 127 if beside is None else 127 + PERIOD
         rounded = b.binary("and", b.binary("add", total, integer(most)), integer(-64))  # a multiple of 64, and not 0
         for version in state.versions:
-            rounded = b.select(version, rounded, integer(64))  # the least, where another version runs
+            rounded = b.select(version, rounded, integer(0))  # where another version runs
         start = b.emit(POINTER, f"call align 64 ptr @{SCRATCH}({rounded})")
         # Strips of rows of both lie side by side in L1, and not on top of each other.
         pointer = start if beside is None else _apart(state, start, beside, (len(state.rooms) + 1) * STRIP)

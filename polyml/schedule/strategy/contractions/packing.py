@@ -61,6 +61,8 @@ class BlockPacking(BlockTiles):
             loops[at] = loops[at].marked(f"vector:{vectors}")
             return insert_loops(node, loops)
 
+        if plan.lanes in plan.ends and plan.source_order[-1] != plan.lanes:
+            return panels(leaf)
         # Apart from the rest, full panels have rows of a constant number of vectors.
         return self.split(leaf, plan.lanes, plan.width, copy, panels, rest=lambda n: panels(n, full=False))
 

@@ -110,6 +110,8 @@ class BlockParts:
     ) -> isl.ScheduleNode:
         """Full tiles along the index, then the rest: both have a number of iterations that is known. rest: None: like full ones."""
         plan = self.nest.plan
+        if plan.one_kind and index == plan.lanes:
+            return inside(leaf)
         whole = str(plan.extents[index] // step * step)
         if index in plan.ends:
             whole = f"{step}*floor({plan.end(index)}/{step})"
