@@ -33,6 +33,9 @@ FEW_USES = 8
 """The same where lanes do not run along its memory, so that it is copied, or gathered, or sums end with lanes of their own. Zen 3, ms: `dabe,ec->dcba` of 11 values of c and 39 terms f32 2.54 -> 1.72, `aebd,ce->dcba` of 13, 49 terms 1.62 -> 0.87,
 f64 2.67 -> 1.85."""
 
+FEW_REGISTERS = 16
+"""Vector registers up to which the two rules for few rows and for results in pieces were measured. Tiles of more of them share what is read among more rows, and have other ways to lie along short results."""
+
 ENDING, FEWER_ROWS = 7, 4
 """Vectors of a sum up to which adding up lanes, at its end, takes about as long as what is in them, and how many more rows there are at least, each of which ends: Zen 3, of the time, nt, f32 14 x 50 x 30,000 0.63, 12 x 40 x 3000 0.79, 11 x 33 x 500 0.66,
 8 x 16 x 9000 0.67; 8 x 48 x 5000 1.41, f64 8 x 25 x 4000 1.44; f32 8 x 64 x 5000 1.29, 9 x 60 x 2000 0.97."""
@@ -84,7 +87,9 @@ def copy_for_few_rows(model: StatementModel, sides: Sides, target: Target) -> bo
     """Whether panels pay for fewer rows than MIN_REUSE, since the operand is not contiguous along the lanes: nor along the sum, or the sum is short."""
     operand, (*_, last) = sides.operand, sides.reduced
     rows, depth = (prod(model.extents[i] for i in indices) for indices in (sides.rows, sides.reduced))
-    if operand.stride(sides.lanes) == 1 or rows < FEW_USES or depth < MIN_DEPTH:
+    if target.vector_registers > FEW_REGISTERS or operand.stride(sides.lanes) == 1:
+        return False
+    if rows < FEW_USES or depth < MIN_DEPTH:
         return False
     if abs(operand.stride(last) or 0) == 1:
         vectors = ceil(model.extents[last] / target.lanes(model.itemsize))
@@ -103,6 +108,7 @@ def result_in_pieces(model: StatementModel, sides: Sides, target: Target) -> boo
     copied = sides.operand.stride(sides.lanes) != 1
     return (
         copied
+        and target.vector_registers <= FEW_REGISTERS
         and rows >= MIN_REUSE
         and depth >= FEWEST_TERMS
         and out > target.l2_bytes

@@ -75,5 +75,7 @@ def test_the_lines_of_the_next_block_are_asked_for(
     lines = [line for line, _ in groupby(at[-1] // 16 for _, at in places)]
     assert all(not any(at[blocks:-1]) for _, at in places)
     within = [line for line in lines if line < size // 16]
-    assert len(set(within)) == size // 16 == len(within)
+    # Rows of windows at the border have fewer terms (codegen/passes/sums/skip_zeros.py), and ask for fewer lines.
+    least = 0.95 if text is WINDOWS else 1
+    assert len(set(within)) == len(within) >= least * (size // 16)
     assert len(lines) <= 1.5 * (size // 16)
