@@ -16,6 +16,9 @@ from polyml.sets.weighed import Term
 
 __all__ = ["OUT", "Checked", "check_arguments", "check_out", "dtypes_of"]
 
+MOST_OUTS = 16
+"""Results up to which the entry point looks at each pair of arrays that `out=` gives, and at each with an argument: what binding the weights of a network fills once has hundreds, and is not asked for with `out=`."""
+
 OUT = " out"
 """The name of what the keyword gives, in the tables: no parameter has it, nor what begins with it."""
 
@@ -49,8 +52,9 @@ class Checked:
 
     @property
     def takes_out(self) -> bool:
-        """Whether the entry point takes `out=` itself: there are new arrays, and no parameter of that name."""
-        return bool(self.signature.results) and all(p.name != "out" for p in self.signature.parameters)
+        """Whether the entry point takes `out=` itself: there are new arrays, few enough for each of them to be compared with all others, and no parameter of that name."""
+        few = 0 < len(self.signature.results) <= MOST_OUTS
+        return few and all(p.name != "out" for p in self.signature.parameters)
 
 
 def dtypes_of(signature: KernelSignature) -> list[DType]:

@@ -11,6 +11,7 @@ import pytest
 import polyml
 from polyml.dtypes import boolean
 from polyml.errors import ArgumentError, SubscriptError
+from polyml.runtime.entry import checks
 from polyml.runtime.kernel import Kernel
 from tests.runtime.entry.test_entry import Missed, only
 from tests.runtime.handmade import array, buffer, copy_region, function, make_kernel, result
@@ -255,3 +256,19 @@ def test_one_result_of_rank_0() -> None:
         entry(x, 2, out=out)
         entry(x, 2)
     assert [sys.getrefcount(thing) for thing in watched] == before
+
+
+def test_many_are_given_to_the_slow_path() -> None:
+    """The text of an entry point does not grow with the pairs of results."""
+    lines = "\n".join(f"    y{k}[i] = x[i] + {k}" for k in range(20))
+    f = polyml.einsum(f'def f(x: f32["N"]):\n{lines}\n    return {", ".join(f"y{k}" for k in range(20))}\n')
+    x = np.arange(5, dtype=np.float32)
+    outs = tuple(np.empty(5, np.float32) for _ in range(20))
+    made = f(x, out=outs)
+    assert all(a is b for a, b in zip(made, outs, strict=True))
+    for k, out in enumerate(outs):
+        np.testing.assert_array_equal(out, x + k)
+    with pytest.raises(ArgumentError):
+        f(x, out=(*outs[:-1], outs[0]))
+    (kernel,) = f.kernels
+    assert len(kernel.signature.results) > checks.MOST_OUTS
