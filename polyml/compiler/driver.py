@@ -140,7 +140,8 @@ def lower(
         memory = plan(graph, regions)
         results = _only_results(regions, memory.storage)
         shared = Shared(tuple(regions), memory, tuple(results), strides or {}, constants)
-        values = {} if options.machine.is_cuda else places_of_values(graph)
+        # With `precise`, zero times infinity is NaN.
+        values = {} if options.machine.is_cuda or options.precise else places_of_values(graph)
         if not options.machine.is_cuda:
             shared = share_equal_regions(regions, memory, strides or {}, results, constants, values)
     report("plan", lambda: str(shared.plan), level=2)

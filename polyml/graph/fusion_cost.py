@@ -52,8 +52,8 @@ _WHOLE = 1024
 _TILED = 80
 """Operations of a contraction in f32 that cost as much more time in one nest with others as a byte from memory: an eighth of what a core does meanwhile."""
 
-_EIGHTH = 8
-"""What those are an eighth of is so many times as much."""
+_TILES_SHARE = 8
+"""All of a contraction's time over what tiles of its own are worth by that."""
 
 
 def bytes_saved(
@@ -260,7 +260,7 @@ class _Slices:
             if i not in p.equation.reduced and n > 1 and self.class_of(p, i) not in self.shared
         ]
         far = estimated_bytes(self.tensors[self.name]) > _STREAMED * self.cache_bytes
-        return len(whole) < 2 or _EIGHTH * tiles_worth([p]) <= (self.moved if far else self.moved // _NEARER)
+        return len(whole) < 2 or _TILES_SHARE * tiles_worth([p]) <= (self.moved if far else self.moved // _NEARER)
 
     def is_heavy_inside(self, p: Profile) -> bool:
         """Whether the contraction is one within each slice of rows too, of operands that no L1 holds: then it wants tiles and panels there, which only those of a region of its own get."""

@@ -182,14 +182,6 @@ def _with_tile(
     ahead = ahead and rows_fit(model, sides.out, sides.others[0], depth, target)
     if ahead:
         sizes |= {index: model.extents[index] for index in sides.rows}
-    worth: tuple[Product, ...] = ()
-    if ends:
-        bare = row_operand is None
-        worth = (
-            packing_worth(given, target, turned=turned, bare=bare)
-            if packed
-            else in_order_worth(given, width, target.l2_bytes)
-        )
     return replace(
         blocks_of(model, sides, rows, tile, width, sizes, packed=packed),
         row_operand=row_operand,
@@ -205,9 +197,20 @@ def _with_tile(
         rows_in_l2=rows_in_l2(model, rows, tile, depth, target) if tall_panels else 0,
         last=_last_tiles(model, sides, tile, sizes, target) if packed and not (turned or ends) else (),
         ends=ends,
-        worth=worth,
+        worth=_worth(given, width, target, packed=packed, turned=turned, bare=row_operand is None),
         one_kind=row_operand is not None and not turned and sides.lanes in ends,
     )
+
+
+def _worth(
+    given: Contraction, width: int, target: Target, *, packed: bool, turned: bool, bare: bool
+) -> tuple[Product, ...]:
+    """What is asked of symbolic sizes at each call; nothing where all are numbers. width: of a tile in elements; bare: rows are read where they lie."""
+    if not given.ends:
+        return ()
+    if not packed:
+        return in_order_worth(given, width, target.l2_bytes)
+    return packing_worth(given, target, turned=turned, bare=bare)
 
 
 def _walk(given: Contraction, rows: str, tile: RegisterTile, target: Target) -> Blocking | None:
