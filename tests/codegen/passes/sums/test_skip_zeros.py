@@ -87,8 +87,7 @@ def test_no_number_goes_where_its_windows_are() -> None:
     assert (np.isinf(found) == inf).all()
 
 
-@pytest.mark.parametrize("precise", [False, True])
-def test_zeros_that_a_tensor_of_the_program_holds_are_factors_where_that_was_asked(precise: bool) -> None:
+def test_zeros_that_a_tensor_of_the_program_holds_are_factors_with_precise() -> None:
     text = """
 def f(x: f32["C H W"], w: f32["O C 3 3"]):
     z[c, i, j] = pad(x, ((0, 0), (1, 1), (0, 0)))[c, i, j]
@@ -97,8 +96,8 @@ def f(x: f32["C H W"], w: f32["O C 3 3"]):
 """
     x, w = np.ones((16, 14, 14), np.float32), np.ones((32, 16, 3, 3), np.float32)
     w[:, :, 0] = np.inf
-    found = polyml.einsum(text, precise=precise, threads=1)(x, w)
-    assert np.isnan(found[:, 0]).all() if precise else not np.isnan(found[:, 0]).any()
+    found = polyml.einsum(text, precise=True, threads=1)(x, w)
+    assert np.isnan(found[:, 0]).all()
     assert (found[:, 1:] == np.inf).all()
 
 
