@@ -236,13 +236,68 @@ void bx_instr_exception(uint32_t cpu, uint32_t vector, uint32_t error) {
 }
 
 void bx_instr_after_execution(uint32_t cpu, void *i) {}
-void bx_instr_before_execution(uint32_t cpu, void *i) {}
 void bx_instr_repeat_iteration(uint32_t cpu, void *i) {}
 void bx_instr_cnear_branch_taken(uint32_t cpu, uint64_t from, uint64_t to) {}
 void bx_instr_cnear_branch_not_taken(uint32_t cpu, uint64_t from, uint64_t to) {}
 void bx_instr_phy_access(uint32_t cpu, uint64_t a, uint32_t bytes, uint32_t kind, uint32_t access) {}
-void bx_instr_lin_access(uint32_t cpu, uint64_t a, uint64_t b, uint32_t bytes, uint32_t kind, uint32_t access) {}
-void bx_instr_prefetch_hint(uint32_t cpu, uint32_t what, uint32_t segment, uint64_t offset) {}
+
+/* What is executed, and which lines the caches would not have held */
+
+enum { LEVELS = 3, LINE = 64 };
+static struct {
+    uint64_t instructions, reads, writes, straddling, missed[LEVELS], requests, requested[LEVELS]; /* as emulated.py has it */
+} counts;
+static struct { uint64_t ways, sets, *lines; } levels[LEVELS]; /* of each set, the newest line first; no sets without counting */
+
+/* From now on, with caches of so many bytes, at first empty. Returns whether there is memory for that. */
+int count(const uint64_t *bytes) {
+    memset(&counts, 0, sizeof counts);
+    for (int k = 0; k < LEVELS; k++) {
+        free(levels[k].lines);
+        levels[k].ways = k ? 16 : bytes[0] / 4096; /* L1 finds its sets by what a page's offset says */
+        levels[k].sets = bytes[k] / (LINE * levels[k].ways);
+        levels[k].lines = calloc(levels[k].sets * levels[k].ways, sizeof(uint64_t));
+        if (!levels[k].lines) return 0;
+    }
+    return 1;
+}
+
+/* Since the last time. */
+void counted(void *into) {
+    memcpy(into, &counts, sizeof counts);
+    memset(&counts, 0, sizeof counts);
+}
+
+/* Whether the level held the line, which it holds from now on. */
+static int held(int level, uint64_t line) {
+    uint64_t ways = levels[level].ways, *set = levels[level].lines + line % levels[level].sets * ways, k = 0;
+    while (k < ways - 1 && set[k] != line) k++;
+    int found = set[k] == line;
+    memmove(set + 1, set, k * sizeof *set);
+    set[0] = line;
+    return found;
+}
+
+static void fetch(uint64_t line, int level, uint64_t *missed) {
+    for (; level < LEVELS && !held(level, line); level++) missed[level]++;
+}
+
+void bx_instr_before_execution(uint32_t cpu, void *i) { counts.instructions++; }
+
+void bx_instr_lin_access(uint32_t cpu, uint64_t address, uint64_t physical, uint32_t bytes, uint32_t kind, uint32_t access) {
+    uint64_t first = address / LINE, end = (address + bytes - 1) / LINE;
+    if (!levels[0].sets || access == 2) return; /* 2: an instruction's bytes; a bit of 1: written */
+    *(access & 1 ? &counts.writes : &counts.reads) += 1;
+    counts.straddling += first != end;
+    for (uint64_t line = first; line <= end; line++) fetch(line, 0, counts.missed);
+}
+
+/* what: prefetchnta, t0, t1, t2 from 0 on, then prefetchw. */
+void bx_instr_prefetch_hint(uint32_t cpu, uint32_t what, uint32_t segment, uint64_t offset) {
+    if (!levels[0].sets) return;
+    counts.requests++;
+    fetch(offset / LINE, what == 2 || what == 3, counts.requested);
+}
 
 /* What bochscpu-python 0.4.0 has wrong */
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import shutil
 import struct
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -26,7 +27,7 @@ from polyml.codegen.llvm.machine import Loaded, Machine, load_object, machine_of
 from polyml.runtime import balance, load, native
 from polyml.target import Target
 
-__all__ = ["emulate", "text_of"]
+__all__ = ["Counts", "count", "emulate", "text_of"]
 
 _SAPPHIRE_RAPIDS = 30
 """Among the CPUs of Bochs as bochscpu-python 0.4.0 has it."""
@@ -41,6 +42,50 @@ _FEATURES = (
     " avx512f avx512cd avx512bw avx512dq avx512vl avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512bitalg avx512vpopcntdq avx512bf16"
 ).split()
 """Of all three CPUs, as LLVM calls them. AVX512_FP16 is Intel's alone; polyml computes in f32."""
+
+
+class Counts(ctypes.Structure):
+    """What kernels executed: instructions, reads and writes of memory (a lane of a gather is one), those across two lines, and prefetches. missed, requested: lines that L1, L2 and L3 did not hold, when they were accessed or asked for.
+
+    Caches are the CPU's (of L2 and L3 with 16 ways), LRU, and without prefetchers of their own.
+    """
+
+    _fields_ = (
+        ("instructions", ctypes.c_uint64),
+        ("reads", ctypes.c_uint64),
+        ("writes", ctypes.c_uint64),
+        ("straddling", ctypes.c_uint64),
+        ("missed", 3 * ctypes.c_uint64),
+        ("requests", ctypes.c_uint64),
+        ("requested", 3 * ctypes.c_uint64),
+    )
+
+
+_emulated: dict[str, ctypes.CDLL] = {}
+"""What runs the CPU that `emulate` has started, by that CPU's name."""
+
+
+@functools.cache
+def _caches_count() -> ctypes.CDLL:
+    """From now on what is executed is counted, caches empty at first."""
+    if not _emulated:
+        raise RuntimeError("the host is not emulated: python -m tests.avx512 MODULE")
+    ((cpu, driver),) = _emulated.items()
+    assert driver.count((3 * ctypes.c_uint64)(*_CACHES[cpu][:3])), "no memory for what caches hold"
+    return driver
+
+
+def count(run: Callable[[], object]) -> Counts:
+    """What kernels execute in this call, from where the counted one before it left the caches (it takes several times as long).
+
+    Raises:
+        RuntimeError: nothing is emulated.
+    """
+    driver, counts = _caches_count(), Counts()
+    driver.counted(ctypes.byref(counts))
+    run()
+    driver.counted(ctypes.byref(counts))
+    return counts
 
 
 def _driver() -> ctypes.CDLL:
@@ -60,6 +105,8 @@ def _driver() -> ctypes.CDLL:
     driver = ctypes.CDLL(str(compiled), ctypes.RTLD_GLOBAL)
     driver.start.argtypes, driver.start.restype = [ctypes.c_char_p, ctypes.c_uint32], ctypes.c_char_p
     driver.emulate.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    driver.counted.argtypes = [ctypes.c_void_p]
+    driver.counted.restype = None
     missing = driver.start(library.encode(), _SAPPHIRE_RAPIDS)
     assert missing is None, missing.decode()
     return driver
@@ -95,6 +142,7 @@ def emulate(cpu: str) -> Machine:
     """
     real = machine_of(Target("host"))
     driver = _driver()
+    _emulated[cpu] = driver
     known = llvm.get_host_cpu_features()
 
     class Features(type(known)):  # type: ignore[misc]  # llvmlite has no types

@@ -14,7 +14,7 @@ from polyml.codegen.llvm.machine import Machine, compile_object, machine_of
 from polyml.runtime import native
 from polyml.target import Target
 from polyml.testing import assert_close
-from tests.avx512.emulated import text_of
+from tests.avx512.emulated import count, text_of
 
 
 @pytest.fixture
@@ -127,3 +127,26 @@ def test_products_of_bytes(assembly: Callable[..., str]) -> None:
 @pytest.mark.usefixtures("assembly")
 def test_the_host_has_512_bits() -> None:
     assert Target.host().vector_bytes == 64
+
+
+def test_what_is_executed_is_counted(pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.pluginmanager.has_plugin("tests.avx512.emulated"):
+        with pytest.raises(RuntimeError, match="not emulated"):
+            count(lambda: None)
+        return
+
+    doubled = pm.einsum('def doubled(x: f32["N"]):\n    y[n] = 2 * x[n]\n    return y\n', threads=1)
+    memory = np.zeros(2 * 16384 + 32, np.float32)
+    at = -memory.ctypes.data % 64 // 4
+    x, y = memory[at : at + 16000], memory[at + 16384 : at + 16384 + 16000]  # 62.5 KB each: more than L1, less than L2
+    doubled(x, out=y)
+    first, second = (count(lambda: doubled(x, out=y)) for _ in range(2))
+    assert min(first.reads, first.writes) >= 1000
+    assert first.straddling < 10
+    assert 2000 < first.instructions < 20000
+    brought = [
+        [missed + requested for missed, requested in zip(c.missed, c.requested, strict=True)] for c in (first, second)
+    ]
+    assert 2000 <= brought[0][2] <= brought[0][0] < 2100
+    assert brought[1][1] < 10 < 1000 < brought[1][0]
+    assert count(lambda: doubled(x[1:], out=y[1:])).straddling >= 900
