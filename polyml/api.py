@@ -22,7 +22,7 @@ from polyml.einsum_frontend.printer import format_program
 from polyml.einsum_frontend.source import program_from_function, program_from_text
 from polyml.einsum_frontend.symbolic_ints import symbolic_ints
 from polyml.einsum_frontend.syntax import Program
-from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, refusal_of
+from polyml.einsum_numpy.calls import FORMS, NUMPY_KEYWORDS, form_for, key_of_keywords, refusal_of
 from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys, request_of
 from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
@@ -277,8 +277,11 @@ def _affine(subscripts: str, operands: tuple[object, ...], options: dict[str, ob
     try:
         return _extended(subscripts, operands, dict(options))
     except PolymlError as fault:
+        own = {name: value for name, value in options.items() if name in Options.__dataclass_fields__}
+        Options.make(**own)  # raises what is wrong with them
+        numpys = {name: value for name, value in options.items() if name not in own}
         try:
-            return numpy_einsum(subscripts, *operands, **options)  # type: ignore[call-overload]  # it takes "- >" at times
+            return numpy_einsum(subscripts, *operands, **numpys)  # type: ignore[call-overload]  # it takes "- >" at times
         except Exception as verdict:
             if isinstance(fault, type(verdict)):
                 raise fault from None
@@ -294,7 +297,7 @@ def _extended(subscripts: str, operands: tuple[object, ...], options: dict[str, 
     semiring, where = options.pop("semiring", "plus_times"), options.pop("where", None)
     request, arguments = request_of(subscripts, operands, semiring, where, optimize, look=_look(options))
     out = options.pop("out", None)
-    key = (request, *sorted(options.items()))
+    key = (request, *key_of_keywords(options))
     found = _EXTENDED.get(key)
     if found is None:
         found = _EXTENDED.setdefault(key, Einsum(program_of(request), options))

@@ -31,7 +31,7 @@ from polyml.options import Options
 from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.runtime.foreign.arrays import through_numpy
 
-__all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "refusal_of"]
+__all__ = ["FORMS", "NUMPY_KEYWORDS", "Form", "form_for", "key_of_keywords", "refusal_of"]
 
 NUMPY_KEYWORDS = frozenset({"out", "dtype", "order", "casting", "optimize", "memory_limit"})
 """NumPy's, and opt_einsum's `memory_limit`."""
@@ -248,7 +248,7 @@ def form_for(subscripts: str, options: Mapping[str, object]) -> Form:
     if not options:
         found = FORMS.get(subscripts)
         return found or _keep(FORMS, subscripts, Form(subscripts, {}, {}))
-    key = (subscripts, *((name, type(value), _hashable(value)) for name, value in sorted(options.items())))
+    key = (subscripts, *key_of_keywords(options))
     found = _WITH_KEYWORDS.get(key)
     if found is not None:
         return found
@@ -262,6 +262,11 @@ def form_for(subscripts: str, options: Mapping[str, object]) -> Form:
     if "memory_limit" in numpys:
         numpys["optimize"] = limited(numpys.get("optimize", True), numpys.pop("memory_limit"))
     return _keep(_WITH_KEYWORDS, key, Form(subscripts, numpys, own))
+
+
+def key_of_keywords(keywords: Mapping[str, object]) -> tuple[object, ...]:
+    """What tells keywords of calls apart, hashable: `1` is not `True`, and a list is as good as a tuple."""
+    return tuple((name, type(value), _hashable(value)) for name, value in sorted(keywords.items()))
 
 
 K = TypeVar("K")

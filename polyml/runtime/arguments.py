@@ -229,7 +229,7 @@ def _no_number(wanted: Wanted, dtype: DType, given: object) -> ArgumentError:
         return ArgumentError(
             f"{message}an array of shape {given.shape} and dtype {given.dtype}", span=wanted.span, hint=hint
         )
-    return ArgumentError(f"{message}{given!r}", span=wanted.span)
+    return ArgumentError(f"{message}{_shown(given) if isinstance(given, int) else repr(given)}", span=wanted.span)
 
 
 def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
@@ -248,7 +248,7 @@ def _scalar(wanted: Wanted, dtype: DType, given: object) -> Array:
     if dtype.is_complex and isinstance(number, int | float | complex):
         with np.errstate(over="ignore"):
             return np.array(number).astype(dtype.numpy)
-    if not isinstance(number, int | float):
+    if not isinstance(number, bool if dtype == boolean else int | float):  # an int may be an object to NumPy: 2**64
         raise _no_number(wanted, dtype, given)
     if dtype.is_integer:
         info = np.iinfo(f"{dtype.kind}{dtype.itemsize}")

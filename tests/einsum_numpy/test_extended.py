@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 import polyml
 from polyml.einsum_numpy.extended import is_extended
 from polyml.einsum_numpy.semirings import semiring_of
-from polyml.errors import ArgumentError, DTypeError, ShapeError, SubscriptsSyntaxError
+from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError, SubscriptsSyntaxError
 
 rng = np.random.default_rng(0)
 
@@ -121,6 +121,21 @@ def test_a_call_is_one_program_for_all_shapes() -> None:
     for n in (4, 5):
         polyml.einsum("i+k, k -> i", np.ones(n), np.ones(2))
     assert len(_EXTENDED) == before + 1
+
+
+def test_options_may_be_lists() -> None:
+    a, b, *_ = pairs()
+    expected = polyml.einsum("ij,jk->ik", a, b, semiring="max_plus")
+    for tiles in ([8, 8, 8], (8, 8, 8)):
+        assert np.array_equal(polyml.einsum("ij,jk->ik", a, b, semiring="max_plus", tile_sizes=tiles), expected)
+
+
+def test_what_is_wrong_beside_options() -> None:
+    """NumPy, which is asked for the class of error, knows no options."""
+    with pytest.raises(PolymlError, match="option fusion"):
+        polyml.einsum("i+k, k -> i", np.ones(4), np.ones(2), fusion=[1])
+    with pytest.raises(SubscriptsSyntaxError, match="need one '->'"):
+        polyml.einsum("i+1 j", np.ones((2, 2)), threads=1)
 
 
 @pytest.mark.parametrize(
