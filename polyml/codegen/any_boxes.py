@@ -81,9 +81,10 @@ class _Scan(Descent[_Reaching, Range]):
 
     def bounds(self, points: isl.Set, indices: Sequence[str]) -> tuple[dict[str, Affine], dict[str, Affine]]:
         """First values and ends of the indices that have some."""
-        if points.n_basic_set() != 1:
+        pieces = points.compute_divs().get_basic_sets()  # one piece may become several
+        if len(pieces) != 1:
             raise BeyondBoxes
-        (piece,) = points.compute_divs().get_basic_sets()
+        (piece,) = pieces
         lows: dict[str, Affine] = {}
         ends: dict[str, list[Affine]] = {}
         for constraint in constraints_of(piece, indices):

@@ -137,6 +137,26 @@ def test_what_is_no_box_is_left_to_isl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [scan_any_boxes(made.schedule) for made in numbers.schedules.values()] == [None]
 
 
+def test_a_piece_that_becomes_several_is_left_to_isl() -> None:
+    """Of every second row that is there, of any height, in half precision: its integer divisions take two pieces to say."""
+    window = pm.einsum(
+        """
+def f(x: f16["N C H W"], f: f16["C R S"], b: f16["C"]):
+    y: f16["N C 5 6"]
+    y[n, c, h, w] = sum[r, s, 0 <= 2*h + r - 3 < H, 0 <= 2*w + s < W](x[n, c, 2*h + r - 3, 2*w + s] * f[c, r, s]) + b[c]
+    return y
+""",
+        dynamic=True,
+    )
+    rng = np.random.default_rng(0)
+    for n, c, height, width in ((1, 17, 7, 11), (2, 3, 6, 9)):
+        x, f, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((n, c, height, width), (c, 3, 1), (c,)))
+        wide = np.zeros((n, c, 11, 12))
+        wide[:, :, 3 : 3 + height, :width] = x
+        expected = sum(wide[:, :, r : r + 9 : 2, ::2] * f[None, :, r, 0, None, None] for r in range(3))
+        np.testing.assert_array_equal(window(x, f, b), expected + b[:, None, None])
+
+
 def test_places_that_are_sizes_are_left_to_isl() -> None:
     """Maximal fusion puts a copy behind the loop over a sum of any length: at C, which is no index."""
     text = (
