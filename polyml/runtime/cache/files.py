@@ -113,6 +113,9 @@ class Store:
             if not (stat.S_ISREG(status.st_mode) and _private(status)):
                 self._tell("file", f"a file in {self.folder} is not used: others may write it", even_unasked=True)
                 return None
+            if status.st_size > max(self.limit, DEFAULT_BYTES):  # not written here, and maybe more than memory holds
+                self.damaged(name)
+                return None
             data = file.readall()
             if time.time() - status.st_mtime > _HOUR:
                 with contextlib.suppress(OSError):  # it was used: a reason to keep it

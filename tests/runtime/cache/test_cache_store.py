@@ -133,6 +133,17 @@ def test_damage_anywhere_is_found(folder: Path) -> None:
     assert kept.get(NAME) == content
 
 
+def test_a_file_that_is_longer_than_memory_is_damaged(folder: Path) -> None:
+    kept = new_store(folder)
+    kept.put(NAME, b"content")
+    (file,) = kernels(folder)
+    os.truncate(file, 1 << 43)  # of which nothing is on the disk but the beginning
+    with pytest.warns(RuntimeWarning, match="is damaged; it is compiled again"):
+        assert kept.get(NAME) is None
+    kept.put(NAME, b"content")
+    assert kept.get(NAME) == b"content"
+
+
 def test_the_bound_drops_what_was_used_longest_ago(folder: Path) -> None:
     kept = new_store(folder, limit=20_000)
     now = time.time()
