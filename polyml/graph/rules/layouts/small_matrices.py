@@ -155,11 +155,11 @@ class _Small:
     def _shared(self, reads: Sequence[Read]) -> int:
         """Elements that are the same for all of the batch."""
         extents = {**self.inner, **self.summed}
-        places = [_place(read, self.tensors[read.tensor]) for read in reads]
+        places = [_in_row(read, self.tensors[read.tensor])[1] for read in reads]
         return sum(
             prod(extent for index, extent in extents.items() if place.stride(index))
             for place in places
-            if place is not None and not place.stride(self.along)
+            if not place.stride(self.along)
         )
 
     def _row_by_row(self, reads: Sequence[Read]) -> float:
@@ -168,8 +168,7 @@ class _Small:
         width, rows = self.inner[last], prod(self.inner[index] for index in outer)
         each, once = _ROW + _TERM * self.terms, 0.0
         for read in reads:
-            place = _place(read, self.tensors[read.tensor])
-            assert place is not None, "internal: rows of elements that are gathered"
+            _, place = _in_row(read, self.tensors[read.tensor])
             if not place.stride(self.along) or not place.stride(last):
                 continue
             if place.stride(last) == 1:
@@ -183,11 +182,11 @@ class _Small:
     def _lies_alike(self, read: Read) -> bool:
         """Whether the element lies as the result's does, or is one for all of a row."""
         tensor, equation = self.tensors[read.tensor], self.equation
-        place, own = _place(read, tensor), _place(Read("", equation.target, tensor.dtype), equation.result)
-        if place is None or own is None:
-            return False
-        moved = [place.stride(index) for index in self.inner]
-        return not any(moved) or all(place.stride(index) == own.stride(index) for index in equation.left)
+        outer, place = _in_row(read, tensor)
+        rows, own = _in_row(Read("", equation.target, tensor.dtype), equation.result)
+        moved = [part.stride(index) for part in (*outer, place) for index in self.inner]
+        alike = outer == rows and all(place.stride(index) == own.stride(index) for index in equation.left)
+        return not any(moved) or alike
 
 
 def _small(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> _Small | None:
@@ -230,6 +229,13 @@ def _place(read: Read, tensor: Tensor) -> Affine | None:
     """The element, counted from the tensor's first one; None where it is gathered, or strides are no numbers."""
     found = spot(read, tensor)
     return None if found is None or found[0] else found[1]
+
+
+def _in_row(read: Read, tensor: Tensor) -> tuple[tuple[Affine, ...], Affine]:
+    """The subscripts that say the row, and the element in it, of an array that `row_gaps` has looked at: what lies between such rows is no number."""
+    found = spot(read, tensor)
+    assert found is not None, "internal: rows of elements that are gathered"
+    return found
 
 
 def _moves(read: Read, along: str, tensors: Mapping[str, Tensor]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyml
 from polyml.graph.reference import execute
 from polyml.graph.rules.layouts.small_matrices import part_small_matrices
 from polyml.graph.verify import verify
@@ -44,3 +45,22 @@ def test_long_rows_beyond_caches_stay(size: int, far: bool, count: int) -> None:
     text = program(f'A: f32["N {size} {size}"], B: f32["N {size}"]', "y[n, i] = A[n, i, j] * B[n, j]", "return y")
     made = part_small_matrices(graph(text, *given), vector_bytes=64, l2_bytes=1 << (10 if far else 20))
     assert len(made.ops) == count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right", "shapes", "subscripts"),
+    [
+        ('x: f32["N C 3 3"], b: f32["C"]', "x[n, c, i, j] * b[c]", ((2, 67, 3, 3), (67,)), "ncij,c->ncij"),
+        ('x: f32["N C 3 3"], b: f32["C 3 3"]', "x[n, c, i, k] * b[c, k, j]", ((2, 67, 3, 3), (67, 3, 3)), "ncik,ckj->ncij"),
+        ('x: f32["3 C 3"], b: f32["C 3"]', "x[i, c, k] * b[c, k] * x[j, c, k]", ((3, 67, 3), (67, 3)), "ick,ck,jck->cij"),
+    ],
+)  # fmt: skip
+def test_batches_of_batches_of_any_size(
+    arguments: str, right: str, shapes: tuple[tuple[int, ...], ...], subscripts: str
+) -> None:
+    """How far apart the matrices of two rows of the outer batch are is no number; b has one row."""
+    target = subscripts.partition("->")[2]
+    program = polyml.einsum(f"def f({arguments}):\n    y[{', '.join(target)}] = {right}\n    return y\n", dynamic=True)
+    given = [np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32) for shape in shapes]
+    operands = [*given, given[0]][: subscripts.count(",") + 1]
+    np.testing.assert_array_equal(program(*given), np.einsum(subscripts, *operands))
