@@ -6,7 +6,7 @@ once per copy instead of once; what it saves are a pass that writes the array an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -15,7 +15,7 @@ from polyml.expressions import Read, plain_indices, reads_of, substitute
 from polyml.graph.prologues import is_prologue
 from polyml.schedule.pack import Packed
 from polyml.schedule.pivots.parts import PivotParts
-from polyml.scop.dependences import analyse
+from polyml.scop.dependences import Dependences
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
@@ -37,7 +37,7 @@ def maker_of(scop: Scop, array: str) -> Statement | None:
 def applied_in_copies(parts: PivotParts) -> PivotParts:
     """The parts with copies that compute what they copied, and without the statements that made it for them alone."""
     scop, copies = parts.scop, {name for names in parts.copies.values() for name in names}
-    changed, gone = dict(scop.statements), set[str]()
+    changed, dependences = dict(scop.statements), parts.dependences
     for array in list(scop.arrays):
         maker = maker_of(scop, array)
         readers = [s for s in changed.values() if any(read.tensor == array for read in reads_of(s.value))]
@@ -46,11 +46,32 @@ def applied_in_copies(parts: PivotParts) -> PivotParts:
         for reader in readers:
             changed[reader.name] = _computing(reader, maker)
         del changed[maker.name]
-        gone.add(maker.name)
-    if not gone:
+        dependences = _in_place_of(maker, readers, dependences)
+    if dependences is parts.dependences:
         return parts
-    made = rebuilt(scop, changed, scop.arrays)
-    return replace(parts, scop=made, dependences=analyse(made))
+    return replace(parts, scop=rebuilt(scop, changed, scop.arrays), dependences=dependences)
+
+
+def _in_place_of(maker: Statement, copies: Sequence[Statement], found: Dependences) -> Dependences:
+    """The dependences where copies of what the maker has made read what it reads: after who makes that, and before who overwrites it."""
+    own = maker.domain.to_union_set()
+    there = isl.UnionSet.empty(own.get_space())
+    for copy in copies:
+        there = there.union(copy.domain.to_union_set())
+    readers = found.flow.intersect_domain(own).intersect_range(there)
+
+    def rest(relation: isl.UnionMap) -> isl.UnionMap:
+        return relation.subtract_domain(own).subtract_range(own)
+
+    return replace(
+        found,
+        flow=rest(found.flow).union(found.flow.intersect_range(own).apply_range(readers)),
+        anti=rest(found.anti).union(found.anti.intersect_domain(own).apply_domain(readers)),
+        output=rest(found.output),
+        reduction=rest(found.reduction),
+        live_in=found.live_in.subtract_domain(own).union(found.live_in.intersect_domain(own).apply_domain(readers)),
+        live_out=found.live_out.subtract_domain(own),
+    )
 
 
 def applied_in_copy(packed: Packed, copy: str, maker: str) -> Packed:

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.schedule.pivots.parts import PivotParts
+from polyml.schedule.prologues import applied_in_copies
+from polyml.schedule.ways import pivots
+from polyml.scop import dependences
 from polyml.target import Target
 from tests.codegen.test_contractions import inner_loops
 
@@ -114,3 +118,24 @@ def f(a: f64["N K"], b: f64["K M"], s: f64["N"]):
     program = polyml.einsum(text, threads=1, target=SMALL)
     assert " r[" not in program.lower(a, b, s).text("loops")
     np.testing.assert_allclose(program(a, b, s), np.tril((a * s[:, None]) @ b), rtol=1e-12)
+
+
+def test_copies_take_the_place_of_what_they_apply_in_the_dependences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are put together from those that there are, and the same as dataflow finds."""
+    found: list[PivotParts] = []
+
+    def seen(parts: PivotParts) -> PivotParts:
+        with monkeypatch.context() as inside:
+            inside.setattr(dependences, "Analysis", lambda scop: pytest.fail("dataflow is asked once more"))
+            made = applied_in_copies(parts)
+        if made is not parts:
+            found.append(made)
+        return made
+
+    monkeypatch.setattr(pivots, "applied_in_copies", seen)
+    text = COVARIANCE.replace("scale * (x[i, j] - mean[j])", "x[i, j] - mean[j]")
+    polyml.einsum(text, threads=1, target=SMALL).lower(np.ones((70, 90)), 2.0)
+    (made,) = found
+    again = dependences.analyse(made.scop)
+    for kind in ("flow", "anti", "output", "reduction", "live_in", "live_out"):
+        assert getattr(made.dependences, kind).is_equal(getattr(again, kind)), kind
