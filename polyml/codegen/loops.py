@@ -188,7 +188,7 @@ class For:
     block number `v // factor` modulo the grid's extent, or by thread number v modulo `factor`: equal values in different loops of a kernel
     meet in the same place. Where one block runs several thread loops, one is finished before the next begins.
 
-    if_numbers: flags (variables of one bool); where all of them hold, no candidate of its minima and maxima is a NaN.
+    if_numbers: flags (variables of one bool); where all of them hold, no candidate of its minima and maxima is a NaN. hopes: where one does not, there may be none all the same.
     """
 
     variable: str
@@ -201,6 +201,7 @@ class For:
     masked: bool = False
     axis: Axis | None = None
     if_numbers: tuple[str, ...] = ()
+    hopes: bool = False
     body: tuple[Node, ...]
 
     @property

@@ -41,6 +41,7 @@ from polyml.codegen.llvm.reductions.combine import assign, update_argument
 from polyml.codegen.llvm.reductions.extrema import emit_extrema, extrema_of
 from polyml.codegen.llvm.reductions.numbers_across import emit_numbers, run_of_extrema
 from polyml.codegen.llvm.reductions.numbers_ahead import look_ahead
+from polyml.codegen.llvm.reductions.numbers_kept import keep_numbers
 from polyml.codegen.llvm.reductions.scan import assign_scanned, with_lanes
 from polyml.codegen.llvm.state import Slot, State
 from polyml.codegen.llvm.unchanging import Unchanging, choose_divisions, compute_ahead, unchanging
@@ -82,7 +83,7 @@ def emit_module(
     """
     module = Module(instructions or Instructions())
     for function in functions:
-        ahead = look_ahead(function) if module.instructions.nan_is_dear else function
+        ahead = keep_numbers(look_ahead(function)) if module.instructions.nan_is_dear else function
         emit_function(module, ahead, precise=precise, parallel=parallel)
     return module.text()
 

@@ -156,7 +156,7 @@ def _extremum(state: State, node: Assign, lanes: int) -> Assign | None:
 
 
 def emit_extrema(state: State, loop: For, emit: Callable[[For], None]) -> None:
-    """The loop, and its extrema, which `emit` writes: without regard to NaN, and as it is. Which of them runs is known ahead (numbers_ahead.py), or the second one repairs what the first one has left."""
+    """The loop, and its extrema, which `emit` writes: without regard to NaN, and as it is. Which of them runs is known ahead (numbers_ahead.py, numbers_kept.py), or the second one repairs what the first one has left."""
     if loop.if_numbers:
         _emit_known(state, loop, emit)
     else:
@@ -167,7 +167,8 @@ def _emit_known(state: State, loop: For, emit: Callable[[For], None]) -> None:
     b = state.builder
     flags = [evaluate(state, Read(flag, (), boolean)) for flag in loop.if_numbers]
     known = reduce(lambda one, other: b.binary("and", one, other), flags)
-    emit_for_numbers(state, known, lambda: emit(loop))
+    hopeful = (lambda: _emit_hopeful(state, loop, emit)) if loop.hopes else None
+    emit_for_numbers(state, known, lambda: emit(loop), hopeful)
 
 
 def _emit_hopeful(state: State, loop: For, emit: Callable[[For], None]) -> None:

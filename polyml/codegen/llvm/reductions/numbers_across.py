@@ -77,8 +77,10 @@ def emit_numbers(state: State, run: Sequence[Node], emit: Callable[[Sequence[Nod
     emit_for_numbers(state, usual, lambda: emit(run))
 
 
-def emit_for_numbers(state: State, usual: Value, emit: Callable[[], None]) -> None:
-    """What `emit` writes, twice: without regard to NaN for where the bit `usual` is set, and as it is."""
+def emit_for_numbers(
+    state: State, usual: Value, emit: Callable[[], None], otherwise: Callable[[], None] | None = None
+) -> None:
+    """What `emit` writes, twice: without regard to NaN for where the bit `usual` is set, and as it is, or as `otherwise` writes it."""
     b = state.builder
     numbers, exact, after = b.fresh("numbers"), b.fresh("exact"), b.fresh("after")
     b.branch(b.negate(usual), exact, numbers, rare=True)
@@ -88,6 +90,6 @@ def emit_for_numbers(state: State, usual: Value, emit: Callable[[], None]) -> No
     state.numbers = False
     b.jump(after)
     b.start(exact)
-    emit()
+    (otherwise or emit)()
     b.jump(after)
     b.start(after)

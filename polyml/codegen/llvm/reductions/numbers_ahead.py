@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from math import inf, prod
+from math import prod
 
+from polyml.codegen.llvm.reductions.operands import Asked, asked_by
 from polyml.codegen.loops import (
     Allocate,
     Assign,
@@ -39,17 +40,8 @@ from polyml.sets.affine import Affine
 
 __all__ = ["look_ahead"]
 
-TOGETHER = 4
-"""Minima and maxima in an iteration, at least."""
-
 LEAST_USES = 4
 """How often the loops around take an element, at least, for it to be looked at once more."""
-
-ABOVE, BELOW = ("gt", -inf), ("lt", inf)
-"""Comparisons that hold for numbers on this side of an infinity, and for no NaN."""
-
-Asked = tuple[Read, tuple[str, float]]
-"""An element, and what it has to fulfil."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +116,7 @@ class _Search:
         for node in nodes:
             match node:
                 case For():
-                    asked = self.asked(node)
+                    asked = asked_by(node, self.variables)
                     if asked:
                         self.place(node, asked, path)
                     else:
@@ -135,46 +127,6 @@ class _Search:
                     self.walk((*node.then, *node.otherwise), (*path, (node, ranges)), ranges)
                 case _:
                     pass
-
-    def asked(self, loop: For) -> list[Asked]:
-        """What the candidates of a loop of nothing else are made of; nothing where that is not known, or does not decide about NaN."""
-        moves = [node for node in loop.body if not isinstance(node, Prefetch)]
-        if loop.kind != "sequential" or len(moves) < TOGETHER:
-            return []
-        found: dict[Asked, None] = {}
-        for node in moves:
-            made = self._of(node) if isinstance(node, Assign) else None
-            if made is None:
-                return []
-            found.update(dict.fromkeys(made))
-        return list(found)
-
-    def _of(self, node: Assign) -> tuple[Asked, ...] | None:
-        if node.across or node.scan is not None or self.variables[node.target.variable].scope != "register":
-            return None
-        match node:
-            case Assign(value=Apply(op="min" | "max" as op, args=(Read(tensor=old), value)), reduction=None):
-                if old != node.target.variable:
-                    return None
-            case Assign(value=value, reduction="min" | "max" as op):
-                pass
-            case _:
-                return None
-        near, far = (ABOVE, BELOW) if op == "min" else (BELOW, ABOVE)
-        match value:
-            case Apply(op="add", args=(Read() as x, Read() as y)):
-                asked = ((x, near), (y, near))
-            case Apply(op="sub", args=(Read() as x, Read() as y)):
-                asked = ((x, near), (y, far))
-            case _:
-                return None
-        return asked if all(self._in_memory(read) for read, _ in asked) else None
-
-    def _in_memory(self, read: Read) -> bool:
-        variable = self.variables.get(read.tensor)
-        floats = variable is not None and variable.dtype.name in ("f32", "f64") and read.dtype == variable.dtype
-        plain = variable is not None and variable.scope != "register" and variable.lanes == 1
-        return floats and plain and all(isinstance(s, Affine) for s in read.subscripts)
 
     def place(self, loop: For, asked: Sequence[Asked], path: tuple[tuple[Node, Ranges], ...]) -> None:
         """A look for each array, as far out as nobody writes it; none where one of them has no place that pays."""
