@@ -7,6 +7,7 @@ from dataclasses import field, replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Prefetch, UpdateArgument
 from polyml.codegen.passes.panels.pack_in_tiles import pack_in_tiles
+from polyml.codegen.passes.panels.strips_in_panels import strips_in_panels
 from polyml.codegen.passes.panels.tile_stage import stage_tiles
 from polyml.codegen.passes.panels.tile_streams import stream_tiles
 from polyml.codegen.passes.registers.carried import carry_values
@@ -138,6 +139,11 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when loops are loops of vectors.
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),
+    # Ordering: when register tiles have their copies, and nothing but these is in their loops yet.
+    Pass(
+        "strips_in_panels",
+        lambda f, o: (strips_in_panels(f, l1_bytes=o.l1_bytes) if o.vector_bytes < o.line_bytes else f, ()),
+    ),
     # Ordering: when whole vectors have a loop of their own, and rows stand side by side that are to.
     Pass("split_scans", lambda f, o: (split_scans(f, short=o.vector_bytes < o.line_bytes), ())),
     # Ordering: when register tiles have their copies; before loops over taps are unrolled in another way.

@@ -44,12 +44,12 @@ def keep_numbers(function: Function) -> Function:
     if not asked:
         return function
     bounds: dict[str, dict[Bound, None]] = {}
-    for _, elements in asked:
-        for read, bound in elements:
-            bounds.setdefault(read.tensor, {})[bound] = None
+    for _, arrays in asked:
+        for array, bound in arrays:
+            bounds.setdefault(array, {})[bound] = None
     taken = names_in(function)
     flags = {array: fresh(f"{array}_numbers", taken) for array in bounds}
-    loops = {id(loop): tuple(dict.fromkeys(flags[read.tensor] for read, _ in elements)) for loop, elements in asked}
+    loops = {id(loop): tuple(dict.fromkeys(flags[array] for array, _ in arrays)) for loop, arrays in asked}
     lanes = max(
         variables[node.target.variable].lanes for loop, _ in asked for node in loop.body if isinstance(node, Assign)
     )
@@ -65,11 +65,12 @@ def keep_numbers(function: Function) -> Function:
 
 @dataclass(slots=True)
 class _Search:
-    """written: of each array in memory, in how many loops the deepest of its writers is. unfit: arrays with writers that are no assignment of one element. found: loops of minima and maxima, what they ask for, and
+    """written: of each array in memory, in how many loops the deepest of its writers is. copied: arrays that others are copied to, by these. unfit: arrays with writers that are no assignment of one element. found: loops of minima and maxima, what they ask for, and
     in how many loops their bodies are."""
 
     variables: Mapping[str, Variable]
     written: dict[str, int] = field(default_factory=dict)
+    copied: dict[str, set[str]] = field(default_factory=dict)
     unfit: set[str] = field(default_factory=set)
     found: list[tuple[For, list[Asked], int]] = field(default_factory=list)
 
@@ -84,6 +85,10 @@ class _Search:
                         self.walk(node.body, depth + 1, single=single and node.kind in _ONE_BY_ONE)
                 case If():
                     self.walk((*node.then, *node.otherwise), depth, single=single)
+                case Assign(target=Place(array), value=Read(tensor=source), reduction=None, scan=None) if (
+                    source != array
+                ):
+                    self.copied.setdefault(array, set()).add(source)
                 case Assign():
                     array = node.target.variable
                     self.written[array] = max(depth, self.written.get(array, 0))
@@ -95,13 +100,29 @@ class _Search:
                 case _:
                     pass
 
-    def served(self) -> list[tuple[For, list[Asked]]]:
-        """The loops of which all elements come from arrays that are written here, one element at a time and in fewer loops."""
-        return [
-            (loop, asked)
+    def served(self) -> list[tuple[For, list[tuple[str, Bound]]]]:
+        """The loops of which all elements come from arrays that are written here, one element at a time and in fewer loops, or copied from such arrays; these arrays, and what their elements have to fulfil."""
+        asked = (
+            (loop, [(array, bound) for read, bound in asked for array in sorted(self.sources(read.tensor))], depth)
             for loop, asked, depth in self.found
-            if all(self.written.get(read.tensor, depth) < depth and read.tensor not in self.unfit for read, _ in asked)
+        )
+        return [
+            (loop, arrays)
+            for loop, arrays, depth in asked
+            if all(self.written.get(array, depth) < depth and array not in self.unfit for array, _ in arrays)
         ]
+
+    def sources(self, array: str) -> set[str]:
+        """The arrays that an array's elements are copied from, or their sources; itself where something else is written to it, or nothing."""
+        found, left = set[str](), [array]
+        seen = {array}
+        while left:
+            name = left.pop()
+            copied = self.copied.get(name, set()) if name not in self.written else set()
+            found |= set() if copied else {name}
+            left += copied - seen
+            seen |= copied
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +168,14 @@ def _look(array: Variable, bounds: Mapping[Bound, None], flag: str, lanes: int, 
     node: Node = Assign(target=Place(flag, ()), value=_holds(read, bounds), reduction="all")
     for name, extent in reversed([*zip(names, array.shape, strict=True)]):
         along = name == names[-1] and lanes > 1 and array.memory_strides[-1] == 1
-        kind, width = ("vector", lanes) if along else ("sequential", 1)
         node = For(
-            variable=name, lower=affine(0), upper=extent, kind=kind, step=width, width=width, masked=along, body=(node,)
+            variable=name,
+            lower=affine(0),
+            upper=extent,
+            kind="vector" if along else "sequential",
+            step=lanes if along else 1,
+            width=lanes if along else 1,
+            masked=along,
+            body=(node,),
         )
     return node

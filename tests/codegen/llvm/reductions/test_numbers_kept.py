@@ -38,6 +38,18 @@ def kept(text: str, *arguments: object, **options: object) -> tuple[Function, Fu
     return ahead, keep_numbers(ahead)
 
 
+def folded(bases: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """What PolyBench's foldings make of a table with NaN and infinities."""
+    table, n = table.copy(), len(table)
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            pair = float(i < j - 1 and bases[i] + bases[j] == 3)
+            below, corner = (table[i + 1, j], table[i + 1, j - 1]) if i + 1 < n else (-np.inf, -np.inf)
+            best = np.maximum.reduce([table[i, j], table[i, j - 1], below, corner + pair])
+            table[i, j] = np.maximum.reduce(table[i, i + 1 : j] + table[i + 2 : j + 1, j], initial=best)
+    return table
+
+
 def of_splits(c: np.ndarray, w: np.ndarray, best: np.ufunc) -> np.ndarray:
     c = c.copy()
     for i in range(len(c) - 1, -1, -1):
@@ -130,12 +142,5 @@ def test_foldings_of_spoiled_tables(threads: int) -> None:
             bases, table = kernel.data({"N": n}, rng)
             table[at] = value
             table[20, 40] = -np.inf
-            expected = table.copy()
-            for i in range(n - 1, -1, -1):
-                for j in range(i + 1, n):
-                    pair = float(i < j - 1 and bases[i] + bases[j] == 3)
-                    below, corner = (expected[i + 1, j], expected[i + 1, j - 1]) if i + 1 < n else (-np.inf, -np.inf)
-                    best = np.maximum.reduce([expected[i, j], expected[i, j - 1], below, corner + pair])
-                    split = expected[i, i + 1 : j] + expected[i + 2 : j + 1, j]
-                    expected[i, j] = np.maximum.reduce(split, initial=best)
+            expected = folded(bases, table)
             np.testing.assert_array_equal(program(bases, table.copy()), expected, err_msg=f"{value} at {at}")

@@ -1,0 +1,46 @@
+"""Strips of columns of a matrix that a recurrence goes on with, in panels: where there are any, and results of sizes around tiles, chunks and vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyml as pm
+from benchmarks.polybench import KERNELS
+from tests.codegen.llvm.reductions.test_numbers_kept import folded
+
+NUSSINOV = KERNELS["nussinov"]
+
+
+def text_of(target: pm.Target, n: int, **options: object) -> str:
+    program = NUSSINOV.program(target=target, threads=1, **options)
+    return program.lower(np.zeros(n), np.zeros((n, n))).text("loops")
+
+
+def test_short_vectors_read_strips_from_panels() -> None:
+    """Of large matrices, and where a vector is less than a line."""
+    cache = {"l1_bytes": 32 << 10, "l2_bytes": 256 << 10}
+    assert "local f64 table_panel[64, 16]" in text_of(pm.Target("x86-64-v3", **cache), 520)
+    assert "table_panel" not in text_of(pm.Target("x86-64-v4", **cache), 520)
+    assert "table_panel" not in text_of(pm.Target("x86-64-v3", **cache), 400), "rows of less than a page"
+    assert "table_panel" not in text_of(pm.Target("x86-64-v3", l1_bytes=8 << 10, l2_bytes=256 << 10), 520), "L1"
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize(("n", "threads", "spoiled"), [(512, 1, False), (523, 2, True), (578, 1, True)])
+def test_foldings(n: int, threads: int, spoiled: bool) -> None:
+    """A NaN that comes along in the middle is in all elements behind."""
+    target = pm.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=256 << 10, cores=2)
+    program = NUSSINOV.program(target=target, threads=threads)
+    bases, table = NUSSINOV.data({"N": n}, np.random.default_rng(n))
+    assert "table_panel" in program.lower(bases, table).text("loops")
+    table[250, 300] = np.nan if spoiled else 7
+    np.testing.assert_array_equal(program(bases, table.copy()), folded(bases, table))
+
+
+def test_foldings_of_any_size() -> None:
+    target = pm.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=256 << 10)
+    program = NUSSINOV.program(target=target, threads=1, dynamic=True)
+    for n in (531, 1, 257, 64):
+        bases, table = NUSSINOV.data({"N": n}, np.random.default_rng(n))
+        np.testing.assert_array_equal(program(bases, table.copy()), NUSSINOV.reference(bases, table.copy())[0])
