@@ -17,6 +17,7 @@ from polyml.codegen.passes.simplify import simplify
 from polyml.codegen.passes.sums.chained_sums import chain_sums
 from polyml.codegen.passes.sums.common_sums import share_sums
 from polyml.codegen.passes.sums.partial_sums import sum_in_parts
+from polyml.codegen.passes.sums.quotients_ahead import quotients_ahead
 from polyml.codegen.passes.sums.recurrences import order_sums
 from polyml.codegen.passes.sums.scans import find_scans
 from polyml.codegen.passes.sums.skip_zeros import Values, skip_zeros
@@ -172,6 +173,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("transpose_copies", lambda f, _: (transpose_copies(f), ())),
     # Ordering: before elements become registers; only loops without lanes are left to look at.
     Pass("order_sums", lambda f, o: (f if o.precise else order_sums(f), ())),
+    # Ordering: when divisions do not wait any more, and before loops along rows become strips.
+    Pass("quotients_ahead", lambda f, o: (quotients_ahead(f, l2_bytes=o.l2_bytes), ())),
     # Ordering: before loops become strips, whose ends the registers live across.
     Pass("carry_values", lambda f, _: (carry_values(f), ())),
     # Ordering: when each vector has its copy of the body, and before elements become registers.
