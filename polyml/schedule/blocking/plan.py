@@ -50,6 +50,7 @@ from polyml.schedule.blocking.symbolic import UNBOUNDED, Contraction, at_large
 from polyml.schedule.blocking.tile_limits import UNKNOWN_ROWS, chosen_tile, tile_limits
 from polyml.schedule.blocking.turned import turned_blocks
 from polyml.schedule.blocking.worth import (
+    FEW_REGISTERS,
     LEAST_CONSTANT,
     MIN_REUSE,
     copy_for_few_rows,
@@ -171,6 +172,10 @@ def _with_tile(
     packs_rows = packed and not given.reads_windows and not turned
     tall = at_hand and tile.rows > UNKNOWN_ROWS
     row_operand = _row_operand(given, rows, tile, depth, target, short=short, tall=tall) if packs_rows else None
+    if short and row_operand is not None and target.vector_registers <= FEW_REGISTERS:
+        # Each block of columns would pack all rows again, a cycle and a half for what a panel in L1 saves of one.
+        whole = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned, near=False)
+        sizes |= {i: whole[i] for i in sides.columns}
     endless = set(ends) - set(sides.reduced if turned or (finished and row_operand is None) else ())
     held = [i for i in model.extents if sides.operand.stride(i) != 0 and i not in sides.batch]
     held += [rows, *sides.reduced] if row_operand is not None else []
@@ -272,15 +277,16 @@ def _sizes(
     packed: bool,
     short: bool,
     turned: bool,
+    near: bool = True,
 ) -> dict[str, int]:
-    """Iterations per block. depth: those of the reduction; short: it is one block, and C is written in the order of its memory."""
+    """Iterations per block. depth: those of the reduction; short: it is one block, and C is written in the order of its memory, with panels in L1 where that matters (near)."""
     width = tile.vectors * target.lanes(model.itemsize)
     deep = prod(UNKNOWN_DEPTH if d == UNBOUNDED else d for d in depth.values())
     if not packed:
         return streamed_sizes(model, sides, rows, tile, width, target)
     if short:
-        near = columns_in_l1(model, sides, deep, width, target)
-        whole = whole_sizes(model, sides, width, deep, target, near=near)
+        in_l1 = columns_in_l1(model, sides, deep, width, target) if near else {}
+        whole = whole_sizes(model, sides, width, deep, target, near=in_l1)
         return {**depth, **whole, **{index: model.extents[index] for index in sides.rows}}
     along = rows_along(sides)
     swept = along and not turned and len(sides.reduced) == 1

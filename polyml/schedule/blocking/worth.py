@@ -14,6 +14,7 @@ from polyml.schedule.schedule import Product
 from polyml.target import Target
 
 __all__ = [
+    "FEW_REGISTERS",
     "FEW_USES",
     "LEAST_CONSTANT",
     "MIN_DEPTH",

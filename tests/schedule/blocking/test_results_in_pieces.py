@@ -72,3 +72,13 @@ def test_rows_that_l2_does_not_hold(d: int, order: list[str]) -> None:
     loops = polyml.einsum(text, target=TARGET, threads=1).lower(x, y).text("loops")
     outer = re.findall(r"for \((\w) = 0", loops[: loops.index("register")])
     assert outer[-5:] == [*order, "a"]
+
+
+def test_rows_are_packed_for_many_columns() -> None:
+    """Blocks of columns whose panels L1 holds, one value of c each here, would pack all rows again, each for a few columns."""
+    sizes = {"a": 11, "b": 27, "c": 43, "d": 29, "e": 7, "f": 17}
+    text, x, y = product("cfea,debf->dcba", "f64", sizes)
+    explained = str(polyml.einsum(text, target=TARGET, threads=1).explain(x, y))
+    assert "y in panels" in explained
+    columns = re.search(r"blocks of c by (\d+)", explained)
+    assert columns is None or int(columns[1]) > 8
