@@ -17,6 +17,7 @@ from polyml.schedule.schedule import Note, Schedule
 from polyml.schedule.second_names import with_second_names
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.streams import streamed_arrays, streamed_when_large
+from polyml.schedule.ways.laid_blocks import by_laid_blocks
 from polyml.schedule.ways.layouts import (
     by_batch,
     by_columns,
@@ -66,6 +67,7 @@ WAYS: Mapping[str, tuple[tuple[str, Way], ...]] = {
         ("blocks at the pivots", by_pivots),
         ("blocks of a slanted contraction", by_slants),
         ("an operand made for each block of a sum", by_makers),
+        ("blocks that are laid out", by_laid_blocks),
         ("several steps in a sweep", by_row_blocks),
         ("batches last", by_batch),
         ("columns as rows", by_turned),

@@ -18,6 +18,7 @@ from itertools import pairwise
 from math import prod
 
 from polyml.expressions import Read, plain_indices, reads_of, variables_in
+from polyml.scop.joined_rows import with_joined_rows
 from polyml.scop.joining import Joining, box_extents, joined
 from polyml.scop.products import with_used_sizes
 from polyml.scop.scop import Scop, Statement
@@ -41,6 +42,9 @@ TILE = 6
 
 LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
+
+FEW_REGISTERS = 16
+"""Vector registers up to which blocks of a product with short rows are laid out (schedule/blocking/laid_blocks.py)."""
 
 
 def joined_indices(
@@ -67,6 +71,9 @@ def joined_indices(
             scop = _rows(scop, statement.name, lanes_bytes, line_bytes, registers)
             scop = _in_a_row(scop, statement.name)
             scop = _short_columns(scop, statement.name)
+            if turns and registers <= FEW_REGISTERS:
+                size = scop.arrays[statement.target.array].dtype.itemsize
+                scop = with_joined_rows(scop, statement.name, max(1, lanes_bytes // size))
     return scop if scop is given else with_used_sizes(scop)
 
 

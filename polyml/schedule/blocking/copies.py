@@ -57,7 +57,7 @@ class BlockCopies:
 @dataclass(frozen=True, slots=True)
 class BlockedNest:
     """A contraction with what surrounds it. statements: in order, the contraction among them; after: those that follow when rows of C are finished, where the plan is turned, or all of it, where V streams; makers: what makes an operand, a block at a time; rest: what `statements` are for the columns that are left;
-    indices: per statement, the name of each index of C."""
+    indices: per statement, the name of each index of C, or what stands for it. laid_order: the loops of what follows, where it has indices of its own (blocking/laid_blocks.py)."""
 
     plan: Blocking
     copies: BlockCopies
@@ -67,6 +67,7 @@ class BlockedNest:
     indices: Mapping[str, Mapping[str, str]]
     domains: Mapping[str, tuple[str, ...]]
     makers: Makers | None = None
+    laid_order: tuple[str, ...] = ()
 
 
 def block_index(index: str) -> str:

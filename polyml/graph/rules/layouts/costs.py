@@ -12,7 +12,18 @@ from math import ceil, inf, prod
 
 from polyml.records import dataclass
 
-__all__ = ["PLACED", "Layout", "Machine", "Roles", "copy_cost", "product_cost", "roles_of", "side_by_side_cost"]
+__all__ = [
+    "PLACED",
+    "Layout",
+    "Machine",
+    "Roles",
+    "block_copy_cost",
+    "copy_cost",
+    "is_laid_in_blocks",
+    "product_cost",
+    "roles_of",
+    "side_by_side_cost",
+]
 
 TALLEST, WIDEST = 14, 4
 """Rows and vectors of a register tile, at most."""
@@ -49,6 +60,12 @@ NEAR = 64
 
 LOADED = 1.5
 """Cycles of sums side by side for each one of multiply-adds: each term of each row and column is loaded for a few of them."""
+
+FEW_REGISTERS = 16
+"""Vector registers up to which results are laid out in blocks: tiles of more of them were not measured so."""
+
+PIECE = 1.5
+"""Cycles for each piece of a block beside its loads and stores."""
 
 REGION = 4000.0
 """Cycles for a loop nest of its own, short as it may be."""
@@ -145,6 +162,38 @@ def copy_cost(
         each = min(SCATTERED, PLACED * max(1.0, BLOCK / min(extents[source[-1]], extents[target[-1]])))
     moved = 2 * elements * itemsize
     return elements * each + (moved / BYTES if moved > 2 * machine.cache else 0.0) + REGION
+
+
+def is_laid_in_blocks(
+    layout: Layout,
+    result: Sequence[str],
+    roles: Roles,
+    extents: Mapping[str, int],
+    itemsize: int,
+    machine: Machine,
+) -> bool:
+    """Whether the product's result, in the layout, goes to where `result` has it a block at a time, while a cache has it (schedule/blocking/laid_blocks.py): short rows of it are parts of long ones in the layout."""
+    last, lanes = result[-1], max(1, machine.vector_bytes // itemsize)
+    ours = roles.left if last in roles.left else roles.right
+    operand = layout.left if last in roles.left else layout.right
+    tail = layout.result[len(layout.result) - len(ours) :]
+    long = layout.result[-1] == last and set(tail) == set(ours) and len(ours) > 1 and operand[-len(ours) :] == tail
+    terms = prod(extents[i] for i in roles.reduced) * 2 * machine.vector_bytes
+    few = machine.registers <= FEW_REGISTERS and not roles.batch
+    return (
+        few
+        and long
+        and tuple(result) != layout.result
+        and extents[last] % lanes != 0
+        and terms <= 2 * machine.cache // NEAR
+    )
+
+
+def block_copy_cost(result: Sequence[str], extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
+    """Cycles for pieces as long as the result's rows to go to where they belong."""
+    lanes = max(1, machine.vector_bytes // itemsize)
+    run = extents[result[-1]]
+    return prod(extents[i] for i in result) / run * (PIECE + run // lanes + (run % lanes).bit_count())
 
 
 def side_by_side_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float | None:

@@ -24,7 +24,9 @@ from polyml.graph.rules.layouts.costs import (
     Layout,
     Machine,
     Roles,
+    block_copy_cost,
     copy_cost,
+    is_laid_in_blocks,
     product_cost,
     roles_of,
     side_by_side_cost,
@@ -92,7 +94,10 @@ def _changed(
         assert isinstance(equation.body, Apply), "internal: no product"
         turned = turned_order(equation, equation.body, extents, tensors, machine.cache)
         best = _best(given, roles, turned, extents, equation.result.dtype.itemsize, machine)
-    return () if best is None else tuple(_ops(equation, reads, given, best, extents, tensors))
+    if best is None:
+        return ()
+    blocks = is_laid_in_blocks(best, given.result, roles, extents, equation.result.dtype.itemsize, machine)
+    return tuple(_ops(equation, reads, given, best, extents, tensors, blocks=blocks))
 
 
 def _operands(equation: Equation) -> tuple[Read, Read] | None:
@@ -125,7 +130,9 @@ def _best(
     best: Layout | None = None
     for layout in _layouts(given, roles):
         moves = ((given.left, layout.left), (given.right, layout.right), (layout.result, given.result))
-        cost = sum(copy_cost(old, new, extents, itemsize, machine) for old, new in moves)
+        in_blocks = is_laid_in_blocks(layout, given.result, roles, extents, itemsize, machine)
+        cost = sum(copy_cost(old, new, extents, itemsize, machine) for old, new in (moves[:2] if in_blocks else moves))
+        cost += block_copy_cost(given.result, extents, itemsize, machine) if in_blocks else 0.0
         moved = sum(prod(extents[i] for i in new) for old, new in moves if old != new)
         if moved * itemsize > MOST_BYTES:
             continue
@@ -162,7 +169,10 @@ def _ops(
     layout: Layout,
     extents: Mapping[str, int],
     tensors: dict[str, Tensor],
+    *,
+    blocks: bool,
 ) -> Iterator[Op]:
+    """What computes the product in this layout. blocks: its result is laid out a block at a time, while a cache has it."""
     shown = equation.body
     assert isinstance(shown, Apply), "internal: no product"
     args: list[Read] = []
@@ -181,9 +191,8 @@ def _ops(
         result = _tensor(f"{result.name}_laid", layout.result, extents, result, tensors)
     indices = (*layout.result, *reduced)
     domain, target = box(result.name, indices, extents), tuple(map(affine, layout.result))
-    yield replace(
-        equation, result=result, indices=indices, domain=domain, target=target, body=body, reduced=reduced, apart=apart
-    )
+    made = replace(equation, result=result, indices=indices, domain=domain, target=target, body=body, reduced=reduced)
+    yield replace(made, apart=apart and not blocks)
     if apart:
         yield _copy(equation.result, result.name, given.result, layout.result, equation)
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import islpy as isl
 
+from polyml.expressions import plain_indices
 from polyml.records import dataclass
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.copies import BlockedNest, copy_blocks
+from polyml.schedule.blocking.laid_blocks import LaidBlocks
 from polyml.schedule.blocking.makers import Makers, in_copies
 from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.pack import Packed
@@ -19,7 +21,7 @@ from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.transforms import graft, insert_mark, insert_sequence, merge_with_child
 from polyml.schedule.tree import Kind, is_coincident, kind_of, set_names, statements_below
 
-__all__ = ["MARK", "block_contractions", "block_with_makers"]
+__all__ = ["MARK", "block_contractions", "block_with_copy", "block_with_makers"]
 
 MARK = "blocked:"
 """The mark `blocked:<statement>` above a leaf stands for the whole nest of that contraction."""
@@ -73,6 +75,23 @@ def block_with_makers(facts: Facts, plan: Blocking, makers: Makers) -> tuple[isl
     copy = nest.copies.vector_copy
     if copy is not None and in_copies(plan, makers.operand, len(makers.begins)):
         packed, nest = applied_in_copy(packed, copy, makers.steps[0]), replace(nest, makers=None)
+    leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
+    tree = insert_mark(leaf, MARK + plan.statement).get_schedule()
+    return tree, replace(facts, packed=packed, blocked={plan.statement: nest})
+
+
+def block_with_copy(facts: Facts, found: LaidBlocks) -> tuple[isl.Schedule, Facts]:
+    """The tree and facts of a contraction with the copy that lays its result out, block by block."""
+    plan = found.plan
+    begin = facts.scop.statements[found.begin].target.subscripts
+    own = plain_indices(facts.scop.statements[plan.statement].target.subscripts)
+    indices: dict[str, dict[str, str]] = {
+        found.begin: {str(i): str(j) for i, j in zip(own, plain_indices(begin), strict=True)},
+        plan.statement: {i: i for i in facts.scop.statements[plan.statement].indices},
+        found.copy: dict(found.places),
+    }
+    packed, nest = _with_copies(facts.packed, _Found(plan, (found.begin, plan.statement), (found.copy,), indices))
+    nest = replace(nest, laid_order=found.order)
     leaf = isl.Schedule.from_domain(packed.scop.domain).get_root().child(0)
     tree = insert_mark(leaf, MARK + plan.statement).get_schedule()
     return tree, replace(facts, packed=packed, blocked={plan.statement: nest})

@@ -10,7 +10,7 @@ from polyml.records import dataclass
 from polyml.schedule.blocking.register_tile import SIDE_BY_SIDE, rows_at_once
 from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.strategy.contractions.parts import BlockParts, Part
-from polyml.schedule.transforms import around, insert_loops
+from polyml.schedule.transforms import Loop, around, insert_loops
 
 __all__ = ["BlockTiles"]
 
@@ -79,11 +79,19 @@ class BlockTiles(BlockParts):
     def turn(self, leaf: isl.ScheduleNode, name: str) -> isl.ScheduleNode:
         """The loops of a statement that transposes finished rows: lanes run along the rows, and the innermost loop along what were lanes, so that blocks are transposed in registers."""
         plan = self.nest.plan
+        if self.nest.laid_order:
+            return insert_loops(leaf, self.laid(name))
         outer = [self.loop(i, (name,)) for i in plan.vector_side]
         inner = [self.loop(plan.rows, (name,)).marked("vector:1"), self.loop(plan.lanes, (name,))]
         if plan.lines_first:
             inner.insert(0, self.loop(plan.lanes, (name,), tile=plan.width // plan.tile.vectors))
         return insert_loops(leaf, [*outer, *inner])
+
+    def laid(self, name: str) -> list[Loop]:
+        """The loops of a copy with indices of its own, in the order of what it writes."""
+        of = f"{name}[{', '.join(self.nest.domains[name])}]"
+        loops = [Loop(isl.UnionPwAff(f"{{ {of} -> [({index})] }}"), coincident=True) for index in self.nest.laid_order]
+        return [*loops[:-1], loops[-1].marked("vector:1")]
 
     def turn_across(self, leaf: isl.ScheduleNode, name: str, across: str) -> isl.ScheduleNode:
         """The same with lanes along the index `across`."""
