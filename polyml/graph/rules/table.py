@@ -254,7 +254,7 @@ LAST_RULES: tuple[Rule, ...] = (
     Rule("laid out", _laid_out, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),
     Rule(
         "turned",
-        lambda graph, given: turn_results(graph, cache=given.l2_bytes),
+        lambda graph, given: turn_results(graph, cache=given.l2_bytes, vector_bytes=given.vector_bytes),
         exact=False,
         needs=("vector_bytes", "l2_bytes"),
     ),

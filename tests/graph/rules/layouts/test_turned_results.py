@@ -125,6 +125,7 @@ def test_what_follows_is_applied_where_the_result_is_laid_out() -> None:
         (("A B D", "C D", "C B A"), {"A": 33, "B": 97, "C": 17, "D": 70}),  # along the sum
         (THREE, {"A": 33, "B": 97, "C": 80, "D": 70}),  # the result is larger
         (THREE, {"A": 33, "B": 3, "C": 4, "D": 20}),  # all in cache, a few uses
+        (THREE, {"A": 64, "B": 5, "C": 17, "D": 400}),  # rows of the operand leave lanes idle
     ],
 )
 def test_others_keep_their_order(dims: tuple[str, str, str], sizes: dict[str, int]) -> None:
