@@ -1,9 +1,9 @@
 """Tensor contractions and matrix products against NumPy and every peer that is installed (benchmarks/peers.py; extra `bench`), interleaved in one run, medians.
 
-    python -m benchmarks.contractions [--cases FILE.csv] [--gemm 16,32,...] [--only NAME,...] [--threads N] [--clock cpu] [--peers NAME,...] [--csv FILE] [--plot FILE]
+    python -m benchmarks.contractions [--cases FILE.csv] [--odd SEED] [--gemm 16,32,...] [--only NAME,...] [--threads N] [--clock cpu] [--peers NAME,...] [--csv FILE] [--plot FILE]
 
 The cases of data/contractions.csv come from TCCG (HPAC/tccg, "Tensor Contraction Code Generator" benchmark). A file of your own needs the same columns:
-name, einsum, sizes_f32, sizes_f64. Every result is checked against NumPy in float64; the FMA peak (of one thread: in turns
+name, einsum, sizes_f32, sizes_f64. --odd: the same forms with odd sizes drawn at random, two of each. Every result is checked against NumPy in float64; the FMA peak (of one thread: in turns
 with the contenders) and the read bandwidth are measured in the same run.
 """
 
@@ -13,10 +13,11 @@ import argparse
 import csv
 import functools
 import math
+import random
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,7 @@ from polyml.demo.measure import SETTLING, interleaved
 
 CASES = Path(__file__).parent / "data" / "contractions.csv"
 GEMM = (16, 32, 64, 128, 256, 512, 1024, 2048)
+LONG = (67, 83, 101, 127, 150, 173, 211, 250, 77, 31, 43, 23)
 PEAK = "(peak)"
 LAYOUTS = {"nn": "ik,kj->ij", "nt": "ik,jk->ij", "tn": "ki,kj->ij", "tt": "ki,jk->ij"}
 
@@ -80,6 +82,24 @@ def read_cases(path: Path) -> Iterator[Case]:
                     pairs = (item.split("=") for item in row[f"sizes_{dtype}"].split(";"))
                     sizes = {index: int(size) for index, size in pairs}
                     yield Case(row["name"], row["einsum"], sizes, {"f32": "float32", "f64": "float64"}[dtype])
+
+
+def odd_cases(cases: Iterable[Case], seed: int) -> Iterator[Case]:
+    """Two cases of each form, with odd sizes that nothing was tuned on: 20 to 400 MFLOP, tensors of up to six million elements; few indices have more values each."""
+    forms = {case.name: case for case in cases}
+    draw = random.Random(f"tccg{seed}")
+    for case in (case for _ in range(2) for case in forms.values()):
+        choice = LONG if case.name[5:7] in ("01", "13", "15", "17") else tuple(range(5, 54, 2))
+        sizes: dict[str, int] = {}
+        while not sizes or not _is_small(replace(case, sizes=sizes)):
+            sizes = {index: draw.choice(choice) for index in case.sizes}
+            if case.name.startswith("tccg_01"):
+                sizes["c"] = draw.choice((11, 17, 23, 25, 31))
+        yield from (replace(case, sizes=sizes, dtype=dtype) for dtype in ("float32", "float64"))
+
+
+def _is_small(case: Case) -> bool:
+    return 2e7 < case.flops < 4e8 and max(math.prod(shape) for shape in case.shapes()) < 6e6
 
 
 def gemm_cases(sizes: Iterable[int], layouts: Iterable[str]) -> Iterator[Case]:
@@ -201,11 +221,14 @@ def main() -> int:
     parser.add_argument("--layouts", default="nn,nt,tn,tt")
     parser.add_argument("--dtype", default="", choices=("", "float32", "float64"))
     timing_options(parser)
+    parser.add_argument("--odd", type=int, default=None, metavar="SEED", help="odd sizes drawn at random")
     options = parser.parse_args()
     clock = clock_of(parser, options)
     only = tuple(name for name in options.only.split(",") if name)
     if options.gemm is not None:
         cases = list(gemm_cases(tuple(int(n) for n in options.gemm.split(",")), options.layouts.split(",")))
+    elif options.odd is not None:
+        cases = list(odd_cases(read_cases(options.cases), options.odd))
     else:
         cases = [*read_cases(options.cases), *(() if options.cases != CASES else gemm_cases(GEMM, LAYOUTS))]
     rows: list[dict[str, object]] = []

@@ -19,6 +19,14 @@ from benchmarks.peers import Formulation, first_calls, peers_of
 from polyml.demo.measure import interleaved
 
 
+def test_odd_sizes_are_the_same_again() -> None:
+    given = list(contractions.read_cases(contractions.CASES))
+    drawn = list(contractions.odd_cases(given, 1))
+    assert drawn == list(contractions.odd_cases(given, 1)) != list(contractions.odd_cases(given, 2))
+    assert len(drawn) == 96
+    assert all(2e7 < case.flops < 4e8 for case in drawn)
+
+
 def test_a_file_of_contractions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
