@@ -51,6 +51,8 @@ Bounds = dict[int, npt.NDArray[np.float64]]
 _EXACT = frozenset({"neg", "abs", "min", "max", "relu", "floor", "ceil", "round", "real", "imag", "conj", "complex"})
 _FUNCTION_UNITS = 8.0
 """What a vector function may be off by: 4 units in the last place (docs/performance/types.md, Vector math: at most 2.6)."""
+_LARGEST_MULTIPLIED_EXPONENT = 16.0
+"""Up to here powers may be products (docs/numerics.md)."""
 
 
 @functools.cache
@@ -288,6 +290,8 @@ def applied(op: str, parts: Sequence[Part], dtype: DType) -> float:
     if op == "gelu":  # x P(x), and P is off by units of 1 (docs/numerics.md, Functions)
         return moved + _FUNCTION_UNITS * unit(dtype) * _size(parts[0].value) + _limits(dtype)[2]
     units = 1.0 if op in ("mul", "div") and not of_parts else _FUNCTION_UNITS
+    if op == "pow" and not of_parts:  # by products, each of them rounded
+        units = max(units, min(abs(float(parts[1].value)), _LARGEST_MULTIPLIED_EXPONENT))
     if of_parts and op == "pow" and center:  # exp(w log z): the exponent's own rounding is what counts
         units += 2 * _FUNCTION_UNITS * abs(complex(parts[1].value)) * abs(complex(np.log(complex(parts[0].value))))
     return moved + units * unit(dtype) * abs(center) + _limits(dtype)[2]

@@ -1,4 +1,4 @@
-"""pow: repeated squaring for integers and small constant exponents, vector math otherwise."""
+"""pow: products for constant exponents that are whole or half a whole number, repeated squaring for integers, vector math otherwise."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ from polyml.codegen.llvm.math import vector_math
 
 __all__ = ["float_power", "integer_power"]
 
-_LARGEST_MULTIPLIED_EXPONENT = 4
+_LARGEST_MULTIPLIED_EXPONENT = 16
+"""Each multiplication is rounded (docs/numerics.md); complex powers are products up to this exponent, too."""
 
 
 def float_power(b: Builder, x: Value, y: Value, exponent: float | None) -> Value:
-    """`x ** y`; a constant integer exponent up to 4 in size becomes multiplications."""
-    if exponent is not None and exponent == int(exponent) and 1 <= abs(exponent) <= _LARGEST_MULTIPLIED_EXPONENT:
-        power = _multiplied(b, "fmul", x, abs(int(exponent)))
-        return power if exponent > 0 else b.binary("fdiv", constant(x.type, 1.0), power)
-    return vector_math(b, "pow", x, y)
+    """`x ** y`; a constant exponent up to 16 in size becomes multiplications if it is whole, and a square root beside them if its double is."""
+    size = 0.0 if exponent is None else abs(exponent)
+    if exponent is None or not 0 < size <= _LARGEST_MULTIPLIED_EXPONENT or 2 * size != int(2 * size):
+        return vector_math(b, "pow", x, y)
+    power = _multiplied(b, "fmul", x, int(size)) if size == int(size) else _with_root(b, x, int(size))
+    return power if exponent > 0 else b.binary("fdiv", constant(x.type, 1.0), power)
+
+
+def _with_root(b: Builder, x: Value, whole: int) -> Value:
+    """`x ** (whole + 1/2)`. Unlike the square root, pow has no -0, and an infinity for -inf."""
+    infinity = constant(x.type, float("inf"))
+    size = b.binary("fadd", x, constant(x.type, 0.0))
+    root = b.intrinsic("sqrt", size)
+    power = b.binary("fmul", _multiplied(b, "fmul", size, whole), root) if whole else root
+    return b.select(b.compare("oeq", x, constant(x.type, float("-inf"))), infinity, power)
 
 
 def _multiplied(b: Builder, op: str, x: Value, exponent: int) -> Value:

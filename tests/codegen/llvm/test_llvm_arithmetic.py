@@ -157,6 +157,30 @@ def test_powers(name: str) -> None:
             np.testing.assert_allclose(out["y"], x**y, rtol=limit, err_msg=str(exponent))
 
 
+@pytest.mark.parametrize("name", ["f32", "f64"])
+def test_powers_that_are_products(name: str) -> None:
+    """Whole exponents and halves up to 16 are multiplications and a root, with pow's values at zeros and infinities."""
+    dtype = DTYPES[name]
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, -2.5, 0.3, 1.7]
+    x = np.concatenate([special, np.exp(np.random.default_rng(0).uniform(-2, 2, 27))]).astype(dtype.numpy)
+    exponents = [*range(1, 17), 0.5, 1.5, 2.5, 7.5, 15.5, 16.5, 17, 0.25]
+    for exponent in [*exponents, *(-e for e in exponents)]:
+        node = store("y", "i", apply("pow", read("x", dtype, "i"), const(exponent, dtype)))
+        with np.errstate(all="ignore"):
+            want = np.power(x.astype(np.float64), np.full(len(x), exponent))  # a number of 0.5 would be a root
+        for body in in_both_forms(node, len(x)):
+            (out,) = run_each([body], {"y": np.zeros_like(x), "x": x})
+            limit = (2 + abs(exponent)) * np.finfo(dtype.numpy).eps / 2
+            np.testing.assert_allclose(out["y"], want.astype(dtype.numpy), rtol=limit, err_msg=str(exponent))
+            np.testing.assert_array_equal(np.signbit(out["y"][:4]), np.signbit(want[:4]), err_msg=str(exponent))
+
+
+def test_products_take_no_logarithm() -> None:
+    program = "def f(x: f64['N']):\n    y[n] = x[n]**{}\n    return y\n"
+    sizes = [len(polyml.einsum(program.format(e)).lower(np.ones(64)).text("llvm")) for e in (-1.5, -14, 1.3)]
+    assert 2 * max(sizes[:2]) < sizes[2]
+
+
 def test_index_values_and_their_casts() -> None:
     for dtype in (i64, f32, f64):
         value = apply("cast", IndexValue(affine("i") * 3 - 5, i64), dtype=dtype)
