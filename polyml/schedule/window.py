@@ -166,11 +166,13 @@ class _Lifetimes:
         writers, touching = writes.domain(), traffic.accesses.domain()
         visits = node.get_prefix_schedule_union_map().intersect_domain(touching)
         together = visits.apply_range(visits.reverse())
-        before = _surely_before(node, touching)
+        before = _surely_before(node, touching).coalesce()
         done = before.union(touching.identity())
         late = together.intersect_range(writers).subtract(done)  # { r -> w' }: w' may come before the read
         fresh = together.intersect_domain(writers).intersect_range(writers).subtract(before.reverse())
-        object.__setattr__(self, "overlaps", traffic.flows.apply_range(late).intersect(fresh))
+        # Hundreds of pieces may be a few: what is composed of them has the product of their numbers.
+        overlaps = traffic.flows.apply_range(late.coalesce()).coalesce().intersect(fresh.coalesce()).coalesce()
+        object.__setattr__(self, "overlaps", overlaps)
         object.__setattr__(self, "writes", writes)
 
     def clashes(self, shared: isl.Map) -> isl.UnionMap:
