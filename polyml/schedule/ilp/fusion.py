@@ -33,6 +33,9 @@ ITERATIONS = 2
 LITTLE = 4
 """Times that L2 holds what it passes on in one of them, at least: beside it come the other operands, and results go."""
 
+LINE = 64
+"""Bytes of a cache line."""
+
 LONG_ROW = 256
 """Elements of a row from which on a strip of columns is a small part of it."""
 
@@ -322,11 +325,22 @@ class _Fuser:
         return all(self.problem.dimension(other) < len(statement.indices) for other in others)
 
     def _walks_columns(self, joined: Part, parts: Sequence[Part]) -> bool:
-        """Whether all parts would walk down columns of long rows, which each of them can go through row by row, and keep nothing else in common: what they pass on stays in cache for that, and all else comes a piece of each row
-        at a time. In a loop over steps tiles decide."""
-        if len(joined.parallel) != 1 or self._iterations(joined.parallel) < LONG_ROW:
+        """Whether all parts would walk down columns which each of them can go through row by row, and keep nothing else in common: what they pass on stays in cache for that, and all else comes a piece of each row
+        at a time. It does not pay where rows are long, nor where a strip of what they have in common, a line of each row wide, is more than stays in L2. In a loop over steps tiles decide."""
+        if len(joined.parallel) != 1:
+            return False
+        length = self._iterations(joined.parallel)
+        if length < LONG_ROW and not self._leaves_l2(length, parts):
             return False
         return all(self._leaves_rows(name, part, joined) for part in parts for name in part.names)
+
+    def _leaves_l2(self, length: int, parts: Sequence[Part]) -> bool:
+        """Whether a strip of the arrays that several parts read or write, a line of each of their rows of that length wide, is too much for L2."""
+        arrays = [frozenset[str]().union(*map(self.matcher.arrays, part.names)) for part in parts]
+        common = {name for k, names in enumerate(arrays) for other in arrays[:k] for name in names & other}
+        found = [self.problem.scop.arrays[name] for name in sorted(common)]
+        strips = ((array.bytes or 0) // length * (LINE // array.dtype.itemsize) for array in found)
+        return LITTLE * sum(strips) > self.machine.l2_bytes > 0
 
     def _leaves_rows(self, name: str, part: Part, joined: Part) -> bool:
         """Whether the statement has parallel loops along and across its result's rows, and keeps the one along them only."""
