@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from polyml.codegen.loops import For, If, Node
+from polyml.codegen.loops import Assign, For, If, Node
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Expr, IndexValue
+from polyml.expressions import Apply, Expr, IndexValue, Read, walk
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
@@ -28,14 +28,14 @@ _UNROLL = 4
 
 
 def cut_interior(loop: For, ranges: Ranges, *, grain: int, at_least: int) -> tuple[For, ...]:
-    """The loop in up to three parts, where the middle one has inner bounds of one form; or the loop itself.
+    """The loop in up to three parts, where the middle one has inner bounds of one form, and goes round no edge (`x[(j - 1) % n]`) if that leaves most of it; or the loop itself.
 
     Only loops with known bounds are cut, at multiples of `grain` iterations, and when the middle part has `at_least` iterations.
     """
     lower, upper = ranges.constant(loop.lower), ranges.constant(loop.upper)
     if lower is None or upper is None or loop.step != 1:
         return (loop,)
-    first, last = _interior(loop, lower, upper)
+    first, last = _without_wraps(loop, *_interior(loop, lower, upper))
     start = lower + -((lower - first) // grain) * grain
     end = upper if last == upper else start + (last - start) // grain * grain
     if end - start < at_least or (start, end) == (lower, upper):
@@ -166,6 +166,38 @@ def _interior(loop: For, lower: int, upper: int) -> tuple[int, int]:
         else:
             upper = min(upper, -difference.constant // slope + 1)
     return lower, upper
+
+
+def _without_wraps(loop: For, lower: int, upper: int) -> tuple[int, int]:
+    """The values around the middle for which quotients by numbers in what is read and written stay the same, end exclusive, as far as these are more than half."""
+    middle, least = (lower + upper) // 2, (upper - lower) // 2
+    for division in _divisions(loop):
+        slope = division.numerator.stride(loop.variable)
+        if not slope or division.numerator.variables() != {loop.variable}:
+            continue
+        at = division.numerator.evaluate({loop.variable: middle})
+        below, above = at % division.denominator, division.denominator - 1 - at % division.denominator
+        if slope < 0:
+            below, above = above, below
+        first, last = max(lower, middle - below // abs(slope)), min(upper, middle + above // abs(slope) + 1)
+        if last - first > least:
+            lower, upper = first, last
+    return lower, upper
+
+
+def _divisions(loop: For) -> Iterator[FloorDiv]:
+    """The quotients in subscripts and in values of indices."""
+    places: dict[Affine, None] = {}
+    for node in walk_nodes(loop.body):
+        if not isinstance(node, Assign):
+            continue
+        places |= dict.fromkeys(s for s in node.target.subscripts if isinstance(s, Affine))
+        for part in walk(node.value):
+            if isinstance(part, IndexValue):
+                places[part.affine] = None
+            elif isinstance(part, Read):
+                places |= dict.fromkeys(s for s in part.subscripts if isinstance(s, Affine))
+    yield from dict.fromkeys(atom for place in places for atom, _ in place.terms if isinstance(atom, FloorDiv))
 
 
 def _differences(loop: For) -> Iterator[Affine]:
