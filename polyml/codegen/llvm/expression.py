@@ -182,6 +182,8 @@ def _needs_guard(state: State, expr: Expr, by_values: bool) -> bool:
     """Whether it reads memory that has not just been read for the same lanes anyway. by_values: elements at computed places only."""
 
     def guarded(read: Read) -> bool:
+        if not read.subscripts:
+            return False  # a number is there whatever the condition says, and a jump may be guessed wrong
         return not (by_values and all(isinstance(subscript, Affine) for subscript in read.subscripts))
 
     return any(guarded(read) and not is_known(state, read.tensor, read.subscripts) for read in reads_of(expr))
