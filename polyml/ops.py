@@ -14,7 +14,7 @@ import numpy as np
 from polyml.dtypes import DType, bf16, boolean, c64, c128, f32, f64, i64
 from polyml.records import dataclass
 
-__all__ = ["FUNCTIONS", "OPS", "REDUCTIONS", "Op", "Reduction", "Rule", "result_dtype"]
+__all__ = ["BITWISE", "FUNCTIONS", "OPS", "REDUCTIONS", "Op", "Reduction", "Rule", "result_dtype"]
 
 Rule = Literal["same", "float", "true_divide", "comparison", "logical", "select", "cast", "part", "pair"]
 """How the result's dtype follows from the promoted dtype of the arguments:
@@ -126,6 +126,11 @@ _ROWS = (
     Op("floordiv", 2, "same", _floordiv),  # integers: x // 0 is 0, as in NumPy
     Op("mod", 2, "same", _mod),
     Op("pow", 2, "same", np.power),
+    Op("bitand", 2, "same", np.bitwise_and),
+    Op("bitor", 2, "same", np.bitwise_or),
+    Op("bitxor", 2, "same", np.bitwise_xor),
+    Op("shl", 2, "same", np.left_shift),  # by the width or more (a negative number counts as more): 0
+    Op("shr", 2, "same", np.right_shift),  # by the width or more: 0, of negative numbers -1
     Op("neg", 1, "same", np.negative),
     Op("abs", 1, "same", np.abs),
     Op("min", 2, "same", np.minimum),  # NaN wins
@@ -169,6 +174,9 @@ _ROWS = (
     Op("round", 1, "same", np.round),  # half to even
 )
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+
+BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+"""Of integers; the first three of bool, too."""
 
 FUNCTIONS: frozenset[str] = frozenset(
     "where min max abs exp log log1p sqrt rsqrt sin cos tanh atan2 copysign sigmoid relu gelu erf floor ceil round real imag conj complex".split()

@@ -64,6 +64,9 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             require_affine(e.right, role=role, reads=reads, extrema=extrema)
             if (exponent := whole_number(e.right)) is not None and exponent < 0:
                 raise NotAffineError(f"{role} has a power of {exponent}, which is no integer", span=e.span)
+        case Binary(op="&" | "|" | "^" | "<<" | ">>") if reads and _is_computed(e):
+            require_affine(e.left, role=role, reads=reads, extrema=extrema)
+            require_affine(e.right, role=role, reads=reads, extrema=extrema)
         case Call() if reads and _is_computed(e):
             return
         case Call(function="min" | "max") if extrema:

@@ -40,6 +40,7 @@ __all__ = ["parse_expression", "parse_subscripts", "refusal", "sequence_items"]
 
 _BINARY: dict[type[ast.operator], BinaryOp] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
 }  # fmt: skip
 _COMPARE: dict[type[ast.cmpop], CompareOp] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
@@ -89,7 +90,9 @@ def parse_expression(node: ast.expr, at: Positions) -> Expression:
         case ast.UnaryOp(op=ast.UAdd()):
             return parse_expression(node.operand, at)
         case ast.UnaryOp():
-            raise refusal("`~` is not in the language", at, node, "write `not`")
+            raise refusal(
+                "`~` is not in the language", at, node, "write `not` before a condition, `x ^ 255` for all bits of a u8"
+            )
         case ast.BoolOp():
             operands = tuple(parse_expression(operand, at) for operand in node.values)
             return Boolean("and" if isinstance(node.op, ast.And) else "or", operands, span)

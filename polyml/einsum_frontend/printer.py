@@ -35,8 +35,11 @@ from polyml.nesting import deeply_nested
 
 __all__ = ["format_expression", "format_program"]
 
-_OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(9)
-_LEVELS = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT, "**": _POWER}
+_OR, _AND, _NOT, _COMPARE, _BIT_OR, _BIT_XOR, _BIT_AND, _SHIFT, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(13)
+_LEVELS = {
+    "|": _BIT_OR, "^": _BIT_XOR, "&": _BIT_AND, "<<": _SHIFT, ">>": _SHIFT,
+    "+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "//": _PRODUCT, "%": _PRODUCT, "**": _POWER,
+}  # fmt: skip
 
 
 @deeply_nested()
@@ -128,8 +131,8 @@ def _leveled(e: Expression) -> tuple[str, int]:
             own = _LEVELS[op]
             return f"{_text(e.left, own)} {op} {_text(e.right, own + 1)}", own
         case Compare():
-            rest = "".join(f" {op} {_text(o, _SUM)}" for op, o in zip(e.ops, e.operands[1:], strict=True))
-            return _text(e.operands[0], _SUM) + rest, _COMPARE
+            rest = "".join(f" {op} {_text(o, _BIT_OR)}" for op, o in zip(e.ops, e.operands[1:], strict=True))
+            return _text(e.operands[0], _BIT_OR) + rest, _COMPARE
         case Boolean(op=op):
             own = _AND if op == "and" else _OR
             return f" {op} ".join(_text(operand, own + 1) for operand in e.operands), own

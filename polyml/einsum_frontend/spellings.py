@@ -10,12 +10,7 @@ from polyml.ops import FUNCTIONS, REDUCTIONS
 __all__ = ["REFUSED_BINARY", "REFUSED_COMPARE", "REFUSED_EXPRESSIONS", "attribute_hint", "spelled_out"]
 
 REFUSED_BINARY: dict[type[ast.operator], tuple[str, str]] = {
-    ast.BitAnd: ("&", "write `and` between conditions, `x % 2**b` for the last b bits"),
-    ast.BitOr: ("|", "write `or` between conditions, `+` for bits that do not overlap"),
-    ast.BitXor: ("^", "write `!=` between conditions, `**` for a power"),
     ast.MatMult: ("@", "write the indices: c[i, j] = a[i, k] * b[k, j]"),
-    ast.LShift: ("<<", "multiply by a power of two"),
-    ast.RShift: (">>", "divide with `//` by a power of two"),
 }
 REFUSED_COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Is: ("is", "write `==`"),

@@ -22,7 +22,7 @@ __all__ = [
 
 ReducerKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 CompareOp = Literal["<", "<=", ">", ">=", "==", "!="]
-BinaryOp = Literal["+", "-", "*", "/", "//", "%", "**"]
+BinaryOp = Literal["+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from polyml.einsum_frontend.complex_functions import FUNCTIONS
 from polyml.einsum_frontend.complex_parts import ROWS, Parts, joined, parts_of, power
 from polyml.errors import DTypeError
 from polyml.expressions import Apply, Const, Expr, Read, spelling
-from polyml.ops import OPS, result_dtype
+from polyml.ops import BITWISE, OPS, result_dtype
 from polyml.records import dataclass
 from polyml.source import Span
 
@@ -161,6 +161,11 @@ def apply(op: str, args: Sequence[Typed], span: Span | None = None) -> Typed:
         dtype = i64
     if dtype == boolean:
         return _on_booleans(op, args, weak, span)
+    if op in BITWISE and not dtype.is_integer:
+        hint = (
+            "write `**` for a power" if op == "bitxor" else "write `and` between conditions" if op == "bitand" else None
+        )
+        raise DTypeError(f"{spelling(op)} is not defined for {dtype}", span=span, hint=hint)
     if rule == "float":
         dtype = f64 if weak else result_dtype(op, dtype)
     elif rule == "true_divide":
@@ -256,10 +261,12 @@ def _on_booleans(op: str, args: Sequence[Typed], weak: bool, span: Span | None) 
     """Ops whose arguments are all bool."""
     values = [cast(arg.expr, boolean) for arg in args]
     match op:
-        case "add" | "max":
+        case "add" | "max" | "bitor":
             return _folded("or", values, boolean, weak)
-        case "mul" | "min":
+        case "mul" | "min" | "bitand":
             return _folded("and", values, boolean, weak)
+        case "bitxor":
+            return _folded("ne", values, boolean, weak)
         case "eq" | "ne" | "lt" | "le" | "gt" | "ge":
             return _folded(op, values, boolean, weak)
         case "abs" | "relu":

@@ -12,6 +12,7 @@ __all__ = ["check_whole_numbers", "whole_number"]
 
 _OPS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
 }  # fmt: skip
 
 
@@ -31,10 +32,15 @@ def whole_number(e: Expression) -> int | None:
         case Binary() if e.op in _OPS:
             left = whole_number(e.left)
             right = None if left is None else whole_number(e.right)
-            if left is None or right is None or (right == 0 and e.op in ("//", "%")) or (right < 0 and e.op == "**"):
+            if (
+                left is None
+                or right is None
+                or (right == 0 and e.op in ("//", "%"))
+                or (right < 0 and e.op in ("**", "<<", ">>"))
+            ):
                 return None
-            # A power of more bits than that is not computed, which would take for ever.
-            immense = e.op == "**" and right > 64 and abs(left) > 1
+            # What has more bits than that is not computed, which would take for ever.
+            immense = right > 64 and ((e.op == "**" and abs(left) > 1) or (e.op == "<<" and left != 0))
             return _held(None if immense else _OPS[e.op](left, right), e)
         case _:
             return None

@@ -15,9 +15,10 @@ __all__ = ["LATEX", "LATEX_REDUCERS", "TEXT", "Style", "latex_index", "latex_nam
 _INFIX = {
     "or": ("or", 1), "and": ("and", 2),
     "eq": ("==", 4), "ne": ("!=", 4), "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4),
-    "add": ("+", 5), "sub": ("-", 5), "mul": ("*", 6), "div": ("/", 6), "floordiv": ("//", 6), "mod": ("%", 6), "pow": ("**", 8),
+    "bitor": ("|", 5), "bitxor": ("^", 6), "bitand": ("&", 7), "shl": ("<<", 8), "shr": (">>", 8),
+    "add": ("+", 9), "sub": ("-", 9), "mul": ("*", 10), "div": ("/", 10), "floordiv": ("//", 10), "mod": ("%", 10), "pow": ("**", 12),
 }  # fmt: skip
-_NOT, _SIGN, _ATOM = 3, 7, 9
+_NOT, _SUM, _PRODUCT, _SIGN, _ATOM = 3, 9, 10, 11, 13
 
 
 def precedence(expr: Expr) -> int:
@@ -30,7 +31,7 @@ def precedence(expr: Expr) -> int:
         case Apply(op="not"):
             return _NOT
         case IndexValue() if len(expr.affine.terms) + (expr.affine.constant != 0) > 1:
-            return 5
+            return _SUM
         case Const() if not isinstance(expr.value, bool) and expr.value < 0:
             return _SIGN
         case _:
@@ -136,7 +137,7 @@ def _latex_apply(expr: Apply, render: Callable[[Expr, int], str]) -> str:
         case "pow":
             return f"{render(args[0], _ATOM)}^{{{render(args[1], 0)}}}"
         case "floordiv":
-            return f"\\lfloor {render(args[0], 6)} / {render(args[1], 7)} \\rfloor"
+            return f"\\lfloor {render(args[0], _PRODUCT)} / {render(args[1], _SIGN)} \\rfloor"
         case "sqrt":
             return f"\\sqrt{{{render(args[0], 0)}}}"
         case "abs":

@@ -18,7 +18,7 @@ from polyml.ops import FUNCTIONS, OPS, REDUCTIONS
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 
 BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
-          "gt": ">", "ge": ">=", "and": "and", "or": "or"}  # fmt: skip
+          "gt": ">", "ge": ">=", "and": "and", "or": "or", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>"}  # fmt: skip
 
 
 def test_the_tables_are_complete() -> None:

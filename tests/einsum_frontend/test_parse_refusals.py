@@ -9,13 +9,8 @@ from polyml.errors import EinsumSyntaxError
 from .marked import check_refused, program
 
 EXPRESSIONS = [
-    ("«v[n] & 1»", "`&` is not in the language", "write `and` between"),
-    ("«v[n] | 1»", "`|` is not in the language", "write `or`"),
-    ("«v[n] ^ 1»", r"`\^` is not in the language", ""),
     ("«~v[n]»", "`~` is not in the language", "write `not`"),
     ("«x @ w»", "`@` is not in the language", "a[i, k] * b[k, j]"),
-    ("«v[n] << 1»", "`<<` is not in the language", "multiply"),
-    ("«v[n] >> 1»", "`>>` is not in the language", "divide"),
     ("«v[n] is 1»", "`is` is not in the language", "`==`"),
     ("«v[n] in 1»", "`in` is not in the language", "`or`"),
     ("«v[n] if n > 0 else 0»", "`a if c else b` is not", "write where(c, a, b)"),

@@ -70,6 +70,10 @@ _INTEGER = {
     "min": "{T} min_{t}({T} x, {T} y) {{ return x < y ? x : y; }}",
     "max": "{T} max_{t}({T} x, {T} y) {{ return x > y ? x : y; }}",
     "relu": "{T} relu_{t}({T} x) {{ return x > 0 ? x : 0; }}",
+    "bitand": "{T} bitand_{t}({T} x, {T} y) {{ return ({T})(x & y); }}",
+    "bitor": "{T} bitor_{t}({T} x, {T} y) {{ return ({T})(x | y); }}",
+    "bitxor": "{T} bitxor_{t}({T} x, {T} y) {{ return ({T})(x ^ y); }}",
+    "shl": "{T} shl_{t}({T} x, {T} y) {{ return ({T})(({U})y < 8 * sizeof x ? (uint64_t)x << y : 0); }}",
     "pow": """\
 {T} pow_{t}({T} x, {T} y)
 {{
@@ -83,6 +87,7 @@ _INTEGER = {
 }}""",
 }
 _SIGNED = {
+    "shr": "{T} shr_{t}({T} x, {T} y) {{ return ({T})(x >> (({U})y < 8 * sizeof x ? y : ({T})(8 * sizeof x - 1))); }}",
     "abs": "{T} abs_{t}({T} x) {{ return ({T})(x < 0 ? -x : x); }}",
     "mod": """\
 {T} mod_{t}({T} x, {T} y)
@@ -104,6 +109,7 @@ _SIGNED = {
 }}""",
 }
 _UNSIGNED = {
+    "shr": "{T} shr_{t}({T} x, {T} y) {{ return ({T})(y < 8 * sizeof x ? x >> y : 0); }}",
     "mod": "{T} mod_{t}({T} x, {T} y) {{ return ({T})(y == 0 ? 0 : x % y); }}",
     "floordiv": "{T} floordiv_{t}({T} x, {T} y) {{ return ({T})(y == 0 ? 0 : x / y); }}",
 }

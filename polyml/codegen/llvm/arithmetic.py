@@ -229,6 +229,24 @@ def _rsqrt(b: Builder, args: tuple[Value, ...], dtype: DType) -> Value:
     return b.binary("fdiv", constant(args[0].type, 1.0), b.intrinsic("sqrt", *args))
 
 
+def _bits(op: str) -> Row:
+    return lambda b, args, dtype: b.binary(op, *args)
+
+
+def _shl(b: Builder, args: tuple[Value, ...], dtype: DType) -> Value:
+    x, y = args
+    fits = b.compare("ult", y, constant(y.type, dtype.bits))
+    return b.select(fits, b.binary("shl", x, y), constant(x.type, 0))
+
+
+def _shr(b: Builder, args: tuple[Value, ...], dtype: DType) -> Value:
+    x, y = args
+    fits = b.compare("ult", y, constant(y.type, dtype.bits))
+    if dtype.kind == "u":
+        return b.select(fits, b.binary("lshr", x, y), constant(x.type, 0))
+    return b.binary("ashr", x, b.select(fits, y, constant(y.type, dtype.bits - 1)))
+
+
 _BOOLEAN = DType("bool", "b", 8)
 
 ARITHMETIC: dict[str, Row] = {
@@ -238,6 +256,11 @@ ARITHMETIC: dict[str, Row] = {
     "div": _div,
     "floordiv": _floordiv,
     "mod": _mod,
+    "bitand": _bits("and"),
+    "bitor": _bits("or"),
+    "bitxor": _bits("xor"),
+    "shl": _shl,
+    "shr": _shr,
     "neg": _neg,
     "abs": _abs,
     "min": lambda b, args, dtype: minimum(b, args[0], args[1], dtype),

@@ -36,9 +36,13 @@ from polyml.source import Span
 
 __all__ = ["BINARY_OPS", "COMPARE_OPS", "Type", "check_number", "promote_types", "type_expression"]
 
-BINARY_OPS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow"}
+BINARY_OPS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
+    "&": "bitand", "|": "bitor", "^": "bitxor", "<<": "shl", ">>": "shr",
+}  # fmt: skip
 COMPARE_OPS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
-_NO_BOOL = frozenset({"sub", "neg", "floordiv", "mod", "pow"})
+_OF_BITS = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+_NO_BOOL = frozenset({"sub", "neg", "floordiv", "mod", "pow", "shl", "shr"})
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,8 @@ def _apply(op: str, expr: Expression, args: tuple[Expression, ...], types: Mappi
     promoted = promote_types(*(types[id(e)] for e in args))
     if op in _NO_BOOL and promoted.dtype == boolean and not promoted.weak:
         raise DTypeError(f"{op} is not defined on bool", span=expr.span, hint="cast first, or use and, or, not, !=")
+    if op in _OF_BITS and not (promoted.dtype.is_integer or promoted.dtype == boolean):
+        raise DTypeError(f"{op} is not defined on {promoted.dtype}", span=expr.span)
     dtype = i64 if op in _NO_BOOL and promoted.dtype == boolean else promoted.dtype
     if op == "complex":
         if dtype.is_complex:

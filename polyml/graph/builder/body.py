@@ -51,7 +51,10 @@ from polyml.source import Span
 
 __all__ = ["Body", "extents_of"]
 
-_OPS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow"}
+_OPS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
+    "&": "bitand", "|": "bitor", "^": "bitxor", "<<": "shl", ">>": "shr",
+}  # fmt: skip
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 

@@ -184,6 +184,11 @@ def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str,
             return value_interval(inner, known, tensors)
         case Apply(op="mod", args=(_, Const(value=divisor))) if divisor > 0:
             return 0, int(divisor) - 1
+        case Apply(op="bitand", args=(_, Const(value=mask))) if mask >= 0:
+            return 0, int(mask)
+        case Apply(op="shr", args=(first, Const(value=places))) if 0 <= places < expr.dtype.bits:
+            low, high = value_interval(first, known, tensors)
+            return (None if low is None else low >> int(places)), (None if high is None else high >> int(places))
         case Apply(op="add" | "sub" | "mul" as op, args=(first, second)) if expr.dtype.is_integer:
             return _arithmetic(
                 op, value_interval(first, known, tensors), value_interval(second, known, tensors), expr.dtype

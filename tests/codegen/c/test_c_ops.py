@@ -15,12 +15,12 @@ from polyml.expressions import Apply, Expr, Read
 from polyml.ops import OPS, result_dtype
 from polyml.sets.affine import affine
 from polyml.testing.c_program import WARNINGS, build_shared, compiler_path
-from tests.codegen.llvm.test_llvm_arithmetic import ARITHMETIC, FLOAT_ONLY, NOT_ON_BOOL, awkward
+from tests.codegen.llvm.test_llvm_arithmetic import ARITHMETIC, FLOAT_ONLY, awkward, takes
 
 needs_gcc = pytest.mark.skipif(compiler_path() is None, reason="gcc is not installed")
 COUNT = 203
 C_DTYPES = [DTYPES[name] for name in ("f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")]
-CASES = [(op, dtype) for op in ARITHMETIC for dtype in C_DTYPES if dtype.name != "bool" or op not in NOT_ON_BOOL]
+CASES = [(op, dtype) for op in ARITHMETIC for dtype in C_DTYPES if takes(op, dtype)]
 CASES += [(op, dtype) for op in sorted(FLOAT_ONLY | {"pow"}) for dtype in C_DTYPES[:2]]
 
 

@@ -11,7 +11,7 @@ from polyml.codegen.llvm.reductions.combine import COMBINED
 from polyml.codegen.loops import Allocate, Node, Place, UpdateArgument
 from polyml.dtypes import COMPUTED, DTYPES, DType, boolean, f32, f64, i64
 from polyml.expressions import Const, IndexValue
-from polyml.ops import OPS, REDUCTIONS, result_dtype
+from polyml.ops import BITWISE, OPS, REDUCTIONS, result_dtype
 from polyml.sets.affine import affine
 from tests.codegen.llvm.support import (
     apply,
@@ -84,6 +84,15 @@ def in_both_forms(node: Node, size: int) -> list[list[Node]]:
 
 
 NOT_ON_BOOL = {"sub", "neg", "floordiv", "mod", "floor", "ceil", "round", "relu", "abs"}
+
+
+def takes(op: str, dtype: DType) -> bool:
+    """Whether the op is defined for the type by the time that it is emitted."""
+    if op in BITWISE:
+        return dtype.is_integer
+    return dtype.name != "bool" or op not in NOT_ON_BOOL
+
+
 TYPED_REDUCTIONS = [
     (reduction, name)
     for reduction in ("sum", "prod", "max", "min", "any", "all")
@@ -96,8 +105,10 @@ TYPED_REDUCTIONS = [
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_arithmetic_is_numpys(op: str) -> None:
     row, functions, given, wanted = OPS[op], [], [], []
-    for name in NAMES if op not in NOT_ON_BOOL else (n for n in NAMES if n != "bool"):
+    for name in NAMES:
         dtype = DTYPES[name]
+        if not takes(op, dtype):
+            continue
         result = result_dtype(op, dtype)
         arrays = {"y": np.zeros(203, result.numpy), "a": awkward(dtype, 1), "b": awkward(dtype, 2)}
         args = [read(which, dtype, "i") for which in "ab"[: row.arity]]
@@ -330,3 +341,25 @@ def hard(x: {dtype}["N M"], w: {dtype}["M"]):
     )
     s = x * w
     np.testing.assert_array_equal(polyml.einsum(text)(x, w), s == s.max(1, keepdims=True))
+
+
+def test_numbers_are_read_whatever_a_condition_says() -> None:
+    """A choice with a number on one side takes no jump; with an element, which may not be there, it does."""
+    text = """
+def f(x: i64["N"], a: i64, b: i64["4"]):
+    s: i64
+    s = 1
+    for n in range(N):
+        s = where(s % 2 == 1, s // 2 + VALUE, s // 2) + x[n]
+    return s
+"""
+    x, b = np.arange(9), np.arange(4)
+    jumps = {}
+    for value in ("a", "b[s % 4]"):
+        program = polyml.einsum(text.replace("VALUE", value))
+        s = 1
+        for element in x.tolist():
+            s = s // 2 + ((5 if value == "a" else int(b[s % 4])) if s % 2 else 0) + element
+        assert program(x, 5, b) == s
+        jumps[value] = "chosen" in program.lower(x, 5, b).text("llvm")
+    assert jumps == {"a": False, "b[s % 4]": True}

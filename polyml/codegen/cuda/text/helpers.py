@@ -47,6 +47,18 @@ __device__ __forceinline__ {T} pm_floordiv_{t}({T} a, {T} b) {{
 }}"""
 _UNSIGNED_FLOORDIV = "__device__ __forceinline__ {T} pm_floordiv_{t}({T} a, {T} b) {{ return b == 0 ? 0 : a / b; }}"
 _UNSIGNED_MOD = "__device__ __forceinline__ {T} pm_mod_{t}({T} a, {T} b) {{ return b == 0 ? 0 : a % b; }}"
+_SHL = """\
+__device__ __forceinline__ {T} pm_shl_{t}({T} a, {T} b) {{
+  return ({U})b < 8 * sizeof(a) ? ({T})(({U})a << b) : ({T})0;
+}}"""
+_INT_SHR = """\
+__device__ __forceinline__ {T} pm_shr_{t}({T} a, {T} b) {{
+  return ({T})(a >> (({U})b < 8 * sizeof(a) ? b : ({T})(8 * sizeof(a) - 1)));
+}}"""
+_UNSIGNED_SHR = """\
+__device__ __forceinline__ {T} pm_shr_{t}({T} a, {T} b) {{
+  return b < 8 * sizeof(a) ? ({T})(a >> b) : ({T})0;
+}}"""
 _INT_POW = """\
 __device__ __forceinline__ {T} pm_pow_{t}({T} a, {T} b) {{
   {U} result = 1, square = ({U})a;
@@ -160,7 +172,7 @@ def _plain_types(text: str) -> str:
 
 HELPERS: dict[str, tuple[str, ...]] = {
     "offset": (_OFFSET,), "floor": (_FLOOR,), "min": (_MIN,), "max": (_MAX,), "floordiv": (_INT_FLOORDIV, _UNSIGNED_FLOORDIV, _FLOAT_FLOORDIV),
-    "mod": (_INT_MOD, _UNSIGNED_MOD, _FLOAT_MOD), "pow": (_INT_POW,), "sigmoid": (_SIGMOID,), "gelu": (_GELU,),
+    "mod": (_INT_MOD, _UNSIGNED_MOD, _FLOAT_MOD), "pow": (_INT_POW,), "shl": (_SHL,), "shr": (_INT_SHR, _UNSIGNED_SHR), "sigmoid": (_SIGMOID,), "gelu": (_GELU,),
     "argmax": (_BEATS,), "argmin": (_BEATS,), "block_argmax": (_BLOCK_PAIR,), "block_argmin": (_BLOCK_PAIR,),
     **{f"block_{op}": (_BLOCK,) for op in _COMBINE},
     "atomic_sum": (_ATOMIC_ADD,), "atomic_prod": (_ATOMIC,), "atomic_max": (_ATOMIC,), "atomic_min": (_ATOMIC,),
