@@ -14,7 +14,7 @@ from polyml.codegen.loops import Assign, For, If, Node
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
-from polyml.expressions import Apply, Expr, IndexValue, Read, walk
+from polyml.expressions import Apply, Expr, IndexValue, reads_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
@@ -186,18 +186,13 @@ def _without_wraps(loop: For, lower: int, upper: int) -> tuple[int, int]:
 
 
 def _divisions(loop: For) -> Iterator[FloorDiv]:
-    """The quotients in subscripts and in values of indices."""
-    places: dict[Affine, None] = {}
+    """The quotients in subscripts."""
     for node in walk_nodes(loop.body):
-        if not isinstance(node, Assign):
-            continue
-        places |= dict.fromkeys(s for s in node.target.subscripts if isinstance(s, Affine))
-        for part in walk(node.value):
-            if isinstance(part, IndexValue):
-                places[part.affine] = None
-            elif isinstance(part, Read):
-                places |= dict.fromkeys(s for s in part.subscripts if isinstance(s, Affine))
-    yield from dict.fromkeys(atom for place in places for atom, _ in place.terms if isinstance(atom, FloorDiv))
+        if isinstance(node, Assign):
+            places = (node.target.subscripts, *(read.subscripts for read in reads_of(node.value)))
+            for subscript in itertools.chain.from_iterable(places):
+                if isinstance(subscript, Affine):
+                    yield from (atom for atom, _ in subscript.terms if isinstance(atom, FloorDiv))
 
 
 def _differences(loop: For) -> Iterator[Affine]:
