@@ -130,6 +130,14 @@ def _compare(node: ast.Compare, at: Positions) -> Compare:
         if type(op) in REFUSED_COMPARE:
             spelled, hint = REFUSED_COMPARE[type(op)]
             raise refusal(f"`{spelled}` is not in the language", at, node, hint)
+    for middle in node.comparators[:-1]:
+        if isinstance(middle, ast.BinOp) and isinstance(middle.op, ast.BitAnd | ast.BitOr):
+            sign = "&" if isinstance(middle.op, ast.BitAnd) else "|"
+            meant = "and" if sign == "&" else "or"
+            raise refusal(
+                f"`{ast.unparse(node)}` compares with bits, since `{sign}` binds more tightly than comparisons", at, node,
+                f"write `{meant}` between conditions; of bits, two comparisons joined by `and`",
+            )  # fmt: skip
     operands = tuple(parse_expression(operand, at) for operand in (node.left, *node.comparators))
     return Compare(operands, tuple(_COMPARE[type(op)] for op in node.ops), at.span(node))
 

@@ -10,6 +10,8 @@ from .marked import check_refused, program
 
 EXPRESSIONS = [
     ("«~v[n]»", "`~` is not in the language", "write `not`"),
+    ("«v[n] > 0 & v[n] < 9»", "`&` binds more tightly than comparisons", "write `and` between conditions"),
+    ("«0 < n | n < 3»", "`|` binds more tightly than comparisons", "write `or` between conditions"),
     ("«x @ w»", "`@` is not in the language", "a[i, k] * b[k, j]"),
     ("«v[n] is 1»", "`is` is not in the language", "`==`"),
     ("«v[n] in 1»", "`in` is not in the language", "`or`"),

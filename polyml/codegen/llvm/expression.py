@@ -83,7 +83,9 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
             return cast(b, args[0], dtype, expr.dtype)
         case "pow":
             exponent = expr.args[1].value if isinstance(expr.args[1], Const) else None
-            return (float_power if dtype.is_float else integer_power)(b, args[0], args[1], exponent)
+            if dtype.is_float:
+                return float_power(b, args[0], args[1], exponent, precise=state.precise)
+            return integer_power(b, args[0], args[1], exponent)
         case "real" | "imag":
             return b.part_of(args[0], int(expr.op == "imag"))
         case "dot_bf16" | "dot_i16" | "dot_i8":

@@ -9,12 +9,15 @@ __all__ = ["float_power", "integer_power"]
 
 _LARGEST_MULTIPLIED_EXPONENT = 16
 """Each multiplication is rounded (docs/numerics.md); complex powers are products up to this exponent, too."""
+_LARGEST_PRECISE_EXPONENT = 4
+"""Of whole exponents with `precise=True`: two or three roundings, as many as a vector function may be off by."""
 
 
-def float_power(b: Builder, x: Value, y: Value, exponent: float | None) -> Value:
-    """`x ** y`; a constant exponent up to 16 in size becomes multiplications if it is whole, and a square root beside them if its double is."""
+def float_power(b: Builder, x: Value, y: Value, exponent: float | None, *, precise: bool) -> Value:
+    """`x ** y`; a constant exponent up to 16 in size becomes multiplications if it is whole, and a square root beside them if its double is; with `precise` a whole one up to 4."""
     size = 0.0 if exponent is None else abs(exponent)
-    if exponent is None or not 0 < size <= _LARGEST_MULTIPLIED_EXPONENT or 2 * size != int(2 * size):
+    largest, parts = (_LARGEST_PRECISE_EXPONENT, 1) if precise else (_LARGEST_MULTIPLIED_EXPONENT, 2)
+    if exponent is None or not 0 < size <= largest or parts * size != int(parts * size):
         return vector_math(b, "pow", x, y)
     power = _multiplied(b, "fmul", x, int(size)) if size == int(size) else _with_root(b, x, int(size))
     return power if exponent > 0 else b.binary("fdiv", constant(x.type, 1.0), power)
