@@ -11,6 +11,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Function
 from polyml.codegen.passes.panels.hoist_panels import Filling, hoist_panels
 from polyml.codegen.passes.share_together import share_together
+from polyml.codegen.passes.sums.skip_edges import skip_edges
 from polyml.codegen.prefetch.panels import prefetch_panels
 from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
 from polyml.compiler.loops import LoweredRegion
@@ -170,6 +171,9 @@ def _hoisted(region: LoweredRegion, known: Set[str], machine: Target) -> tuple[L
     panels = {filling.packed.name: filling.blocks for filling in fillings}
     function = prefetch_panels(function, panels, l2_bytes=machine.l2_bytes, line_bytes=machine.line_bytes)
     function = share_together(function)
+    arrays = region.scop.arrays.values()
+    if any(array.constant for array in arrays):
+        function = skip_edges(function, {array.name: array.values for array in arrays if array.values})
     notes = tuple(
         Note(
             "constants",

@@ -20,6 +20,7 @@ from polyml.codegen.passes.sums.partial_sums import sum_in_parts
 from polyml.codegen.passes.sums.quotients_ahead import quotients_ahead
 from polyml.codegen.passes.sums.recurrences import order_sums
 from polyml.codegen.passes.sums.scans import find_scans
+from polyml.codegen.passes.sums.skip_edges import skip_edges
 from polyml.codegen.passes.sums.skip_zeros import Values, skip_zeros
 from polyml.codegen.passes.sums.split_scans import split_scans
 from polyml.codegen.passes.sums.sums_by_place import order_by_place
@@ -214,6 +215,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("pack_in_tiles", lambda f, o: (pack_in_tiles(f, o.constants), ())),
     # Ordering: last, since passes above know sums by how many terms they have.
     Pass("skip_zeros", lambda f, o: (skip_zeros(f, o.values), ())),
+    # Ordering: after "skip_zeros", which knows loops over rows by all of their terms. What has constants gets requests for panels first (polyml/compiler/constants.py).
+    Pass("skip_edges", lambda f, o: (f if o.constants else skip_edges(f, o.values), ())),
 )
 
 

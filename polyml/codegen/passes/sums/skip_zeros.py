@@ -17,7 +17,7 @@ from polyml.expressions import Expr, Read, factors_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, maximum, minimum
 
-__all__ = ["Values", "skip_zeros"]
+__all__ = ["Range", "Values", "ranges_with_values", "skip_zeros"]
 
 Values = Mapping[str, tuple[tuple[int, int] | None, ...]]
 """By array, the first and the end of the places of each dimension beyond which there are zeros; None for a dimension that has none."""
@@ -66,7 +66,7 @@ def _with_ends(loop: For, values: Values, lanes: frozenset[str]) -> For:
             case Prefetch():
                 pass
             case Assign() if node.reduction == "sum":
-                found = set(_ranges(loop.variable, node.value, values, inner | lanes))
+                found = set(ranges_with_values(loop.variable, node.value, values, inner | lanes))
                 common = found if common is None else common & found
                 if not common:
                     return loop
@@ -78,7 +78,9 @@ def _with_ends(loop: For, values: Values, lanes: frozenset[str]) -> For:
     return replace(loop, lower=maximum((loop.lower, *firsts)), upper=minimum((loop.upper, *ends)))
 
 
-def _ranges(variable: str, term: Expr, values: Values, unknown: frozenset[str] | set[str]) -> Iterator[Range]:
+def ranges_with_values(
+    variable: str, term: Expr, values: Values, unknown: frozenset[str] | set[str]
+) -> Iterator[Range]:
     """Of the variable's values those for which the product may be other than zero. unknown: variables that a range may not depend on."""
     for factor in factors_of(term):
         known = values.get(factor.tensor, ()) if isinstance(factor, Read) else ()
