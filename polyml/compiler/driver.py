@@ -20,6 +20,7 @@ from polyml.codegen.loops import Function
 from polyml.compiler.loops import LoweredRegion, to_loops
 from polyml.compiler.region import lower_region, makes_operand
 from polyml.compiler.rewriting import may_arrange, rewrite_for
+from polyml.compiler.unpadded import without_padded_copies
 from polyml.debug import compilation, debug_level, report, stage
 from polyml.einsum_frontend.arguments import ArgumentType, Signature
 from polyml.einsum_frontend.syntax import Program
@@ -273,12 +274,14 @@ def compile_stages(
     options = stages.options
     strides = [layout.strides if isinstance(layout, Layout) else None for layout in stages.key]
     ints = [value if isinstance(value, int) else None for value in stages.key]
-    call = signature_of(program, stages.graph, stages.plan, strides, ints)
+    regions = [lowered.region for lowered in stages.regions]
+    launched, functions = without_padded_copies(stages.plan, stages.functions, regions)
+    call = signature_of(program, stages.graph, launched, strides, ints)
     return build_kernel(
         call,
-        stages.plan,
-        stages.functions,
-        llvm_text(stages.functions, options),
+        launched,
+        functions,
+        llvm_text(functions, options),
         target=options.target,
         seen=None if seen is None else seen(call),
     )

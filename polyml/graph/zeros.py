@@ -8,7 +8,7 @@ from polyml.expressions import Apply, Const, IndexValue, walk
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine_conditions import condition_text
 
-__all__ = ["Places", "places_of_values"]
+__all__ = ["Places", "places_of_box", "places_of_values"]
 
 Places = tuple[tuple[int, int] | None, ...]
 """Per dimension of a tensor the first place and the end of those beyond which all elements are zero; None where there are none."""
@@ -20,8 +20,13 @@ def places_of_values(graph: Graph) -> dict[str, Places]:
     return {name: places for name, places in found.items() if any(place is not None for place in places)}
 
 
-def _places(equation: Equation) -> Places:
-    """() where nothing is known."""
+def places_of_box(equation: Equation) -> Places:
+    """Of a tensor that is made so, where its values fill a box; () elsewhere."""
+    return _places(equation, filled=True)
+
+
+def _places(equation: Equation, *, filled: bool = False) -> Places:
+    """() where nothing is known. filled: that there are zeros between its values is nothing, either."""
     match equation.body:
         case Apply(op="select", args=(condition, _, Const(value=0))) if equation.is_plain:
             text = condition_text(condition)
@@ -34,7 +39,7 @@ def _places(equation: Equation) -> Places:
         return ()
     name = equation.result.name
     values = isl.Set(f"{{ {name}[{', '.join(equation.left)}] : {text} }}").intersect(equation.domain)
-    if values.is_empty():
+    if values.is_empty() or (filled and not values.is_box()):
         return ()
     found = [
         (values.dim_min_val(k).to_python(), values.dim_max_val(k).to_python() + 1) for k in range(len(equation.left))
