@@ -31,11 +31,20 @@ TALLEST, WIDEST = 14, 4
 COPIED, PLACED, SCATTERED = 0.4, 1.3, 4.0
 """Cycles for an element that is copied as it lies, that changes its place in blocks that registers transpose, and that goes there alone."""
 
+SHORT = 8
+"""Lanes from which on an element of a block that registers transpose costs no more than that."""
+
 FAR = 24.0
 """Cycles for an element of what no cache holds that comes alone, a line for each."""
 
 MIN_REUSE = 16
 """Rows from which on operands are packed (schedule/blocking/worth.py)."""
+
+FEW_REGISTERS = 16
+"""Vector registers up to which what is particular to products of two matrices was measured."""
+
+MOST_LEFT = 4
+"""Columns that are left, at most (schedule/blocking/register_tile.py)."""
 
 MOST_ROWS = 1024
 """Terms of a strip (schedule/blocking/strips.py)."""
@@ -137,13 +146,19 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
     row = _beside(layout.result, vectors, columns, extents)
     most = max((extents[i] for i in rows), default=1)
-    sums = work / (row * most) * _tile(row, most, lanes, machine)
+    matrices = len(roles.left) == len(roles.right) == len(roles.reduced) == 1 and machine.registers <= FEW_REGISTERS
+    # Columns that are left of whole vectors have lanes along a sum that the other operand is contiguous along (schedule/blocking/rest_columns.py); two loads go with each of their products.
+    plain = matrices and others[-1] in roles.reduced
+    left = row % lanes if plain and row > lanes and row % lanes <= MOST_LEFT else 0
+    sums = work / (row * most) * (_tile(row - left, most, lanes, machine) + left * most / lanes)
     once = layout.constant[0 if ours else 1]
-    cycles = sums if once else sums + _vectors(vectors, last, roles, extents, itemsize, machine)
+    # Of short vectors, four in f64, an element has more of the loads, shuffles and stores that transpose a block: 16 for 16 elements; eight have 40 for 64.
+    placed = PLACED * max(1.0, SHORT / lanes) if matrices else PLACED
+    cycles = sums if once else sums + _vectors(vectors, last, roles, extents, itemsize, machine, placed)
     unpacked = prod(extents[i] for i in vectors) * itemsize <= machine.cache // NEAR
     brought = _rows(others, rows, roles, extents, itemsize, machine, unpacked=unpacked)
     # Rows that are read where they lie come while others are multiplied with; so do strips of the other operand (schedule/blocking/strips.py), but not what longer sums are packed from.
-    hidden = others[-1] in roles.reduced and prod(extents[i] for i in roles.reduced) > MOST_ROWS
+    hidden = others[-1] in roles.reduced and (plain or prod(extents[i] for i in roles.reduced) > MOST_ROWS)
     cycles += max(0.0, brought - sums) if hidden else brought
     return written + cycles + STORED * prod(extents[i] for i in layout.result) / row * ceil(row / lanes)
 
@@ -259,8 +274,9 @@ def _vectors(
     extents: Mapping[str, int],
     itemsize: int,
     machine: Machine,
+    placed: float,
 ) -> float:
-    """Cycles for the operand that has the lanes, which is packed."""
+    """Cycles for the operand that has the lanes, which is packed. placed: of an element in a block that registers transpose."""
     elements, first = prod(extents[i] for i in order), order[-1]
     far = elements * itemsize > machine.cache
     if first == last:
@@ -268,7 +284,7 @@ def _vectors(
     elif first in roles.batch:
         each = FAR if far else SCATTERED
     else:
-        each = min(SCATTERED, PLACED * max(1.0, BLOCK / extents[first]))
+        each = min(SCATTERED, placed * max(1.0, BLOCK / extents[first]))
     return max(elements * each, elements * itemsize / BYTES if far else 0.0)
 
 

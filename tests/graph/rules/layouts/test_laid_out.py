@@ -86,6 +86,25 @@ def test_few_rows_and_what_is_no_product_stay() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "sizes", "exchanged"),
+    [
+        ("ki", "jk", {"i": 50, "j": 388, "k": 266}, True),
+        ("ki", "jk", {"i": 25, "j": 361, "k": 658}, True),
+        ("ik", "jk", {"i": 49, "j": 565, "k": 334}, True),
+        ("ik", "jk", {"i": 24, "j": 100, "k": 50}, False),  # the result is no less than what would be transposed
+        ("ik", "jk", {"i": 200, "j": 300, "k": 300}, False),  # many rows use each element that is
+        ("ik", "kj", {"i": 49, "j": 565, "k": 334}, False),
+    ],
+)
+def test_few_rows_exchange_their_roles_with_columns(
+    left: str, right: str, sizes: dict[str, int], exchanged: bool
+) -> None:
+    """The large operand is broadcast from where it lies, not transposed: of 16 registers."""
+    few = {"l2_bytes": 512 << 10, "vector_bytes": 32, "vector_registers": 16}
+    assert ("z_laid" in laid(left, right, "ij", sizes, **few)) == exchanged
+
+
 def test_what_would_take_much_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laid_out, "MOST_BYTES", 1024)
     assert "_laid" not in laid(*SHORT)
