@@ -68,15 +68,14 @@ class _Strips(TileFetches):
             used |= (
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
             )
-        counts = self.counts(loops, between)
-        if counts is None or any(loop.variable in used for loop in between):
+        turns = self.turns(loops, between, lanes)
+        if turns is None or any(loop.variable in used for loop in between):
             return
         coming = Coming(
             read,
             width,
             self.following(around, lanes, read),
-            turn_of(between, counts),
-            prod(counts),
+            *turns,
             self.caches.line // self.arguments[read.tensor].dtype.itemsize,
             self.is_neighbour(around[-1], lanes, sums, read, width),
         )
@@ -86,6 +85,16 @@ class _Strips(TileFetches):
             self.notes.append(
                 Note("prefetch", around[-1].variable, f"the next strip of {read.tensor}, from inside a register tile")
             )
+
+    def turns(self, loops: tuple[For, ...], between: tuple[For, ...], lanes: For) -> tuple[Affine, int] | None:
+        """The number of a tile among those that share a strip, and how many these are; None where that is not known."""
+        counts = self.counts(loops, between)
+        if counts is not None:
+            return turn_of(between, counts), prod(counts)
+        # Two tiles of different rows have no loop around them.
+        tiles = [n for n in loops[-1].body if isinstance(n, For) and n.kind == "vector"]
+        at = next((k for k, tile in enumerate(tiles) if tile.body is lanes.body), None)
+        return None if between or at is None or len(tiles) < 2 or self.caches.beside else (affine(at), len(tiles))
 
     def is_few_rows(self, read: Read, sums: For, loops: tuple[For, ...]) -> bool:
         """Whether the strip is a piece of a few rows of many, which are read from end to end (along.py)."""

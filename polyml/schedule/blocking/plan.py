@@ -46,6 +46,7 @@ from polyml.schedule.blocking.sizes import (
     widths,
 )
 from polyml.schedule.blocking.strips import in_strips, narrow_strips_stay, strip_depth, strips_of, waits_for_pages
+from polyml.schedule.blocking.strips_in_l1 import parts_in_l1, waits_in_l2
 from polyml.schedule.blocking.symbolic import UNBOUNDED, Contraction, at_large
 from polyml.schedule.blocking.tile_limits import UNKNOWN_ROWS, chosen_tile, tile_limits
 from polyml.schedule.blocking.turned import turned_blocks
@@ -110,6 +111,10 @@ def plan_blocks(given: Contraction, target: Target, *, at_hand: bool = False) ->
     packed = packing_pays(model, sides.operand, sides, target, turned=turned, least=least)
     if not (turned or ends or at_hand):
         packed = packed or copy_for_few_rows(model, sides, target) or result_in_pieces(model, sides, target)
+    if not (packed or turned or ends or at_hand) and waits_in_l2(model, sides, target):
+        strips = _strips_in_l1(given, rows, tile, target)
+        if strips is not None:
+            return strips
     if not (packed or turned or ends or given.is_read_in_place):
         tile = tile_of_all_rows(given, tile, target)
         packed = comes_again(model, sides, tile, target)
@@ -146,6 +151,10 @@ def _with_tile(
         # Tiles of few registers read faster than all of the operand comes from L2, for each of them.
         near = terms_in_l1(scop, model, sides, rows, tile, target) is not None
     walked = packed and not (turned or ends or near)
+    if packed and not (turned or at_hand):
+        strips = _strips_in_l1(given, rows, tile, target)
+        if strips is not None:
+            return strips
     if walked and not lines_meet(model, sides, rows, tile, shares(model, sides, tile, target), target):
         walk = _walk(given, rows, tile, target)
         if walk is not None:
@@ -216,6 +225,19 @@ def _worth(
     if not packed:
         return in_order_worth(given, width, target.l2_bytes)
     return packing_worth(given, target, turned=turned, bare=bare)
+
+
+def _strips_in_l1(given: Contraction, rows: str, tile: RegisterTile, target: Target) -> Blocking | None:
+    """Strips of the vector operand over parts of the sum, where they lie; None where that is no better than anything else."""
+    model, sides = given.model, given.sides
+    if given.ends or given.is_constant or given.is_read_in_place or given.reads_windows or not given.is_alone:
+        return None
+    parts = parts_in_l1(model, sides, rows, tile, target)
+    if parts is None:
+        return None
+    width = tile.vectors * target.lanes(model.itemsize)
+    made = in_strips(model, sides, rows, tile, width, packed=False)
+    return replace(made, sizes={**made.sizes, **parts})
 
 
 def _walk(given: Contraction, rows: str, tile: RegisterTile, target: Target) -> Blocking | None:

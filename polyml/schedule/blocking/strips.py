@@ -34,6 +34,7 @@ __all__ = [
     "WAY",
     "in_strips",
     "is_narrow",
+    "lines_in_set",
     "narrow_strips_stay",
     "strip_depth",
     "strips_of",
@@ -160,14 +161,14 @@ def strips_of(
     strip, narrow = width * depth * size, is_narrow(tile, target)
     in_l1 = 3 * strip <= 2 * target.l1_bytes
     # Three quarters of each set at most.
-    in_l1 = in_l1 and 4 * _most_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY)
+    in_l1 = in_l1 and 4 * lines_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY)
     if in_l1 and narrow and 2 * _lines(model, sides, sizes, width, target) * target.line_bytes > target.l1_bytes:
         if not whole and parts_are_packed(model, sides, width, sizes, target):
             return "packed"
         in_l1 = False
     if in_l1 and (along or not narrow or _fit_beside_rows(model, sides, sizes, width, target)):
         return "in place"
-    met = _most_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
+    met = lines_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
     if narrow and tiles < PACKED_TILES:
         # Where strips are packed each of their lines is read once.
         most = 2 * WAYS if waits_for_pages(model, sides, rows, tile, sizes, target) else WAYS
@@ -251,9 +252,9 @@ def _lines(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width:
 def _fit_beside_rows(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> bool:
     """Whether L1 holds a strip beside a tile's rows that are neighbours, in three quarters of each set at most, wherever both begin: where most arrays do, behind the beginning of a line, a narrow strip's rows are parts of two
     lines, and what a term has of a tile's rows may be."""
-    strip = _most_in_set(model, sides, sizes, width, target, WAY, begin=target.line_bytes // 4)
+    strip = lines_in_set(model, sides, sizes, width, target, WAY, begin=target.line_bytes // 4)
     anywhere = target.line_bytes - model.itemsize + 1
-    rows = _most_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0], begin=anywhere)
+    rows = lines_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0], begin=anywhere)
     return 4 * (strip + rows) <= 3 * (target.l1_bytes // WAY)
 
 
@@ -267,7 +268,7 @@ def _rows_in_set(model: StatementModel, sides: Sides, sizes: Mapping[str, int], 
     return int(np.bincount(np.unique(at // target.line_bytes) % sets).max())
 
 
-def _most_in_set(
+def lines_in_set(
     model: StatementModel,
     sides: Sides,
     sizes: Mapping[str, int],

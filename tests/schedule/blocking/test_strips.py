@@ -110,7 +110,7 @@ def test_rows_a_page_apart_are_packed() -> None:
         ("x86-64-v3", 66, 56, 3136, False),
         ("x86-64-v3", 66, 64, 784, False),
         ("x86-64-v3", 66, 96, 784, True),
-        ("x86-64-v3", 41, 300, 601, True),
+        ("x86-64-v3", 96, 300, 601, True),
         ("x86-64-v3", 18, 200, 601, False),
         ("x86-64-v4", 64, 64, 3136, False),
     ],
@@ -322,8 +322,9 @@ def test_long_narrow_strips_are_packed_by_the_first_of_few_tiles(
     x, y = integers(n, k), integers(k, m, seed=1)
     text = f.lower(x, y).text("loops")
     assert ("y_panels" in text) == packed
-    tile = text[text.index("z_value = 0") :]
-    assert not packed or "y_panels[0, k, m - m_tile] = y[k, m]" in tile[: tile.index("z[n")], text
+    if packed:
+        tile = text[text.index("z_value = 0") :]
+        assert "y_panels[0, k, m - m_tile] = y[k, m]" in tile[: tile.index("z[n")], text
     if name == "x86-64-v3":
         np.testing.assert_array_equal(f(x, y), x @ y)
 

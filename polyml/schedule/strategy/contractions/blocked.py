@@ -115,9 +115,12 @@ class _Builder(BlockRows):
         if shared in ("batch", "vector side"):
             at = next(k for k, i in enumerate(indices) if (i in plan.batch) == (shared == "batch"))
             loops[at] = loops[at].marked("parallel")
-        loops = [*sums, *loops]
-
         outer = self.loop(plan.lanes, names, tile=plan.width)
+        # Blocks of the columns are threads' own, for all parts of the sum.
+        blocks = self.tiles([plan.lanes] if plan.blocked(plan.lanes) else [], self.everything, shared)
+        if blocks and shared == "lanes":
+            shared = None
+        loops = [*blocks, *sums, *loops]
 
         def tiles(node: isl.ScheduleNode) -> isl.ScheduleNode:
             rows = [self.loop(i, names) for i in plan.row_side]
