@@ -168,13 +168,16 @@ def strips_of(
         in_l1 = False
     if in_l1 and (along or not narrow or _fit_beside_rows(model, sides, sizes, width, target)):
         return "in place"
+    if narrow and not whole:
+        # L2 delivers them more slowly than tiles multiply, and L1 has none where these lie (strips_in_l1.py).
+        return None
     met = lines_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
     if narrow and tiles < PACKED_TILES:
         # Where strips are packed each of their lines is read once.
         most = 2 * WAYS if waits_for_pages(model, sides, rows, tile, sizes, target) else WAYS
         if met > most:
             return None
-    elif narrow and (not whole or _crowd(model, sides, met, depth, target)):
+    elif narrow and _crowd(model, sides, met, depth, target):
         return None
     if tiles < PACKED_TILES and met <= (most_in_set if whole else MOST_IN_SET_IN_PARTS):
         # L1 has no room for a strip and what comes of the next one.

@@ -54,6 +54,14 @@ def test_parts_are_as_long_as_l1_holds(layout: str, dtype: str, n: int, m: int, 
     assert (int(found[1]) if found else None) == terms, described
 
 
+def test_parts_that_l1_has_no_room_for_are_packed() -> None:
+    """Rows nearly a page apart, whose lines meet: from L2 they would come too slowly."""
+    x, y, exact = operands("nn", 40, 1021, 900, "f4")
+    function = polyml.einsum(TEXTS["nn"].format("f32"), target=TARGET, threads=1)
+    assert "y packed in panels of 16; blocks of k" in str(function.explain(x, y))
+    np.testing.assert_array_equal(function(x, y), exact)
+
+
 @pytest.mark.parametrize("m", [601, 16])
 def test_wide_tiles_take_whole_strips(m: int) -> None:
     x, y, _ = operands("nn", 36, m, 700, "f4")
