@@ -61,7 +61,7 @@ class Lowered:
             case "graph":
                 return graph_text(stages.graph)
             case "plan":
-                return str(stages.plan)
+                return str(stages.launched[0])
             case "domains":
                 return "\n\n".join(domains_text(region.scop) for region in stages.regions)
             case "accesses":
@@ -77,9 +77,9 @@ class Lowered:
 
                 return cuda_text(cuda_regions(stages))
             case "llvm":
-                return llvm_text(stages.functions, stages.options)
+                return llvm_text(stages.launched[1], stages.options)
             case "asm":
-                return assembly(llvm_text(stages.functions, stages.options), machine_of(stages.options.machine))
+                return assembly(llvm_text(stages.launched[1], stages.options), machine_of(stages.options.machine))
             case "c":
                 return c_text(stages)
             case _:
@@ -113,11 +113,16 @@ class Lowered:
         lines += [f"  where {value.nonnegative_text()}" for value in graph.requires]
         lines += ["  where the order of its sums suits the sizes, as it does those of this call"] if graph.suits else []
         launches = Counter(step.region for step in self.stages.plan.steps if isinstance(step, Launch))
+        launched = {function.name for function in self.stages.launched[1]}
         for number, lowered in enumerate(self.stages.regions):
             made = ", ".join(lowered.scop.statements)
             lines.append(f"region {lowered.region.name}: statements {made}")
             if launches[number] > 1:
                 lines.append(f"  launched {launches[number]} times, for what is the same but for names and places")
+            if lowered.loops.name not in launched:
+                lines.append(
+                    "  never launched: nothing reads the zeros around this copy, and what it copies is read where it lies"
+                )
             notes = Counter(f"{note.stage}: {note.subject}: {note.text}" for note in lowered.notes)
             lines += [f"  {note}" + (f" ({count} times)" if count > 1 else "") for note, count in notes.items()]
         if self.stages.options.machine.is_cuda:

@@ -35,6 +35,19 @@ def test_a_layer_is_one_region() -> None:
         assert len(plan.steps) == 1
 
 
+def test_what_is_shown_is_what_runs() -> None:
+    text, w = PADDED.format(1, 1, 1, 1), np.zeros((96, 64, 3, 3), np.float32)
+    for side, runs in (14, ["f_1"]), (32, ["f_0", "f_1"]):
+        x = np.zeros((64, side, side), np.float32)
+        lowered = polyml.einsum(text, target=TARGET, threads=1).lower(x, w)
+        assert [region.region.name for region in lowered.stages.regions] == ["f_0", "f_1"]
+        llvm = lowered.text("llvm")
+        assert [name for name in ("f_0", "f_1") if f"define i32 @{name}(" in llvm] == runs
+        assert lowered.text("plan").count("launch") == len(runs)
+        for explained in (lowered.explain(), polyml.einsum(text, target=TARGET, threads=1).bind(w=w).explain(x)):
+            assert ("never launched: nothing reads the zeros" in explained) == (len(runs) == 1)
+
+
 def test_planes_that_would_meet_in_caches_are_kept_apart() -> None:
     assert launches(plan_of(PADDED.format(1, 1, 1, 1), {"w"}, (64, 32, 32), (96, 64, 3, 3))) == 2
     assert launches(plan_of(PADDED.format(1, 1, 1, 1), {"w"}, (8, 32, 32), (96, 8, 3, 3))) == 1

@@ -16,7 +16,6 @@ from polyml.codegen.prefetch.panels import prefetch_panels
 from polyml.compiler.driver import Stages, llvm_text, locked, lower, signature_for, strides_of
 from polyml.compiler.loops import LoweredRegion
 from polyml.compiler.rewriting import rewrite_for
-from polyml.compiler.unpadded import without_padded_copies
 from polyml.debug import compilation, stage
 from polyml.einsum_frontend.syntax import Program
 from polyml.errors import ArgumentError
@@ -98,16 +97,13 @@ def lower_bound(program: Program, key: Key, options: Options, bound: Set[str]) -
         [layout.strides if isinstance(layout, Layout) else None for layout in key],
         [value if isinstance(value, int) else None for value in key],
     )
+    calls = replace(stages, plan=plan, regions=regions)
     return BoundCode(
         options=options,
         once=_once(graph, before, filled, whole, constants),
-        calls=(_signature_of_calls(whole, bound, names, plan), *_launched(plan, regions)),
-        stages=replace(stages, plan=plan, regions=regions),
+        calls=(_signature_of_calls(whole, bound, names, plan), *calls.launched),
+        stages=calls,
     )
-
-
-def _launched(plan: Plan, regions: Sequence[LoweredRegion]) -> tuple[Plan, tuple[Function, ...]]:
-    return without_padded_copies(plan, [r.loops for r in regions], [r.region for r in regions])
 
 
 def _split(

@@ -94,6 +94,13 @@ class Stages:
     def functions(self) -> tuple[Function, ...]:
         return tuple(region.loops for region in self.regions)
 
+    @property
+    def launched(self) -> tuple[Plan, tuple[Function, ...]]:
+        """The plan and the functions of what runs: on a CPU without copies that only put zeros where nothing reads them (unpadded.py)."""
+        if self.options.machine.is_cuda:
+            return self.plan, self.functions
+        return without_padded_copies(self.plan, self.functions, [region.region for region in self.regions])
+
 
 @locked
 def trace(program: Program, signature: Signature, options: Options, key: Key = ()) -> Graph:
@@ -274,12 +281,11 @@ def compile_stages(
     options = stages.options
     strides = [layout.strides if isinstance(layout, Layout) else None for layout in stages.key]
     ints = [value if isinstance(value, int) else None for value in stages.key]
-    regions = [lowered.region for lowered in stages.regions]
-    launched, functions = without_padded_copies(stages.plan, stages.functions, regions)
-    call = signature_of(program, stages.graph, launched, strides, ints)
+    plan, functions = stages.launched
+    call = signature_of(program, stages.graph, plan, strides, ints)
     return build_kernel(
         call,
-        launched,
+        plan,
         functions,
         llvm_text(functions, options),
         target=options.target,
