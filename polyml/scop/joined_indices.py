@@ -25,6 +25,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.scop.short_ends import LEAST_COPIED, with_short_ends
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import element_count
+from polyml.target import FEW_REGISTERS
 
 __all__ = ["joined_indices"]
 
@@ -42,9 +43,6 @@ TILE = 6
 
 LEAST_WORK = 1 << 15
 """Instances below which nothing is gained."""
-
-FEW_REGISTERS = 16
-"""Vector registers up to which blocks of a product with short rows are laid out (schedule/blocking/laid_blocks.py)."""
 
 
 def joined_indices(
@@ -71,7 +69,7 @@ def joined_indices(
             scop = _rows(scop, statement.name, lanes_bytes, line_bytes, registers)
             scop = _in_a_row(scop, statement.name)
             scop = _short_columns(scop, statement.name)
-            if turns and registers <= FEW_REGISTERS:
+            if turns and registers <= FEW_REGISTERS:  # schedule/blocking/laid_blocks.py lays their blocks out
                 size = scop.arrays[statement.target.array].dtype.itemsize
                 scop = with_joined_rows(scop, statement.name, max(1, lanes_bytes // size))
     return scop if scop is given else with_used_sizes(scop)

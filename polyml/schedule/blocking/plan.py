@@ -51,7 +51,6 @@ from polyml.schedule.blocking.symbolic import UNBOUNDED, Contraction, at_large
 from polyml.schedule.blocking.tile_limits import UNKNOWN_ROWS, chosen_tile, tile_limits
 from polyml.schedule.blocking.turned import turned_blocks
 from polyml.schedule.blocking.worth import (
-    FEW_REGISTERS,
     LEAST_CONSTANT,
     MIN_REUSE,
     copy_for_few_rows,
@@ -64,7 +63,7 @@ from polyml.schedule.cost import StatementModel
 from polyml.schedule.register_tiles import RegisterTile
 from polyml.schedule.schedule import Product
 from polyml.scop.scop import Scop
-from polyml.target import Target
+from polyml.target import FEW_REGISTERS, Target
 
 __all__ = ["plan_blocking", "plan_blocks"]
 

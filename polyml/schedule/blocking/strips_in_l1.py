@@ -13,10 +13,9 @@ from polyml.schedule.blocking.shares import even_for_threads, sharing_threads
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import even, rows_along
 from polyml.schedule.blocking.strips import WAY, is_narrow, lines_in_set, strip_depth
-from polyml.schedule.blocking.worth import FEW_REGISTERS
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.register_tiles import RegisterTile
-from polyml.target import Target
+from polyml.target import FEW_REGISTERS, Target
 
 __all__ = ["parts_in_l1", "waits_in_l2"]
 

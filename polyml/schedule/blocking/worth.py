@@ -11,10 +11,9 @@ from polyml.schedule.blocking.tile_limits import UNKNOWN_VECTORS
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.schedule.large_enough import within
 from polyml.schedule.schedule import Product
-from polyml.target import Target
+from polyml.target import FEW_REGISTERS, Target
 
 __all__ = [
-    "FEW_REGISTERS",
     "FEW_USES",
     "LEAST_CONSTANT",
     "MIN_DEPTH",
@@ -33,9 +32,6 @@ MIN_REUSE = 16
 FEW_USES = 8
 """The same where lanes do not run along its memory, so that it is copied, or gathered, or sums end with lanes of their own. Zen 3, ms: `dabe,ec->dcba` of 11 values of c and 39 terms f32 2.54 -> 1.72, `aebd,ce->dcba` of 13, 49 terms 1.62 -> 0.87,
 f64 2.67 -> 1.85."""
-
-FEW_REGISTERS = 16
-"""Vector registers up to which the two rules for few rows and for results in pieces were measured. Tiles of more of them share what is read among more rows, and have other ways to lie along short results."""
 
 ENDING, FEWER_ROWS = 7, 4
 """Vectors of a sum up to which adding up lanes, at its end, takes about as long as what is in them, and how many more rows there are at least, each of which ends: Zen 3, of the time, nt, f32 14 x 50 x 30,000 0.63, 12 x 40 x 3000 0.79, 11 x 33 x 500 0.66,

@@ -7,21 +7,9 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from tests.schedule.blocking.test_results_in_pieces import HOST, TARGET, product
 
-TARGET = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
-HOST = Target("host", l1_bytes=32 << 10, l2_bytes=512 << 10)
 SIZES = {"a": 9, "b": 25, "c": 7, "d": 5, "e": 5, "f": 15, "g": 37}
-
-
-def product(spec: str, dtype: str, sizes: dict[str, int]) -> tuple[str, np.ndarray, np.ndarray]:
-    operands, out = spec.split("->")
-    left, right = operands.split(",")
-    rng = np.random.default_rng(0)
-    x, y = (rng.integers(-4, 5, [sizes[i] for i in part]).astype(dtype.replace("f", "float")) for part in (left, right))
-    shapes = [" ".join(i.upper() for i in part) for part in (left, right)]
-    z, p, q = (", ".join(part) for part in (out, left, right))
-    text = f'def f(x: {dtype}["{shapes[0]}"], y: {dtype}["{shapes[1]}"]):\n    z[{z}] = x[{p}] * y[{q}]\n    return z\n'
-    return text, x, y
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -18,6 +18,7 @@ from polyml.expressions import Apply, IndexValue
 from polyml.records import dataclass, replace
 from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine, maximum, minimum
+from polyml.target import FEW_REGISTERS
 
 __all__ = ["VectorPlan", "loops_of", "plan_parts", "with_lanes"]
 
@@ -29,9 +30,6 @@ _OF_FUNCTIONS = 2
 
 _HEAVY = 8.0
 """Instructions of a vector that take half of an addition's latency: four a cycle."""
-
-_FEW_REGISTERS = 16
-"""Vector registers, at most, that do not hold an exponential's constants beside four accumulators."""
 
 _STRIP = 32
 """A loop of an unknown number of iterations, but fewer vectors than this, runs one by one: code for several at once would hardly be used."""
@@ -112,7 +110,7 @@ def _independent(loop: For, registers: int) -> int:
     """Accumulators of a loop that reduces; minima and maxima are found four at a time (llvm/reductions/extrema.py)."""
     nodes = list(walk_nodes(loop.body))
     only_sums = all(isinstance(n, Allocate) or (isinstance(n, Assign) and n.reduction in (None, "sum")) for n in nodes)
-    if registers > _FEW_REGISTERS or not only_sums:
+    if registers > FEW_REGISTERS or not only_sums:
         return _INDEPENDENT
     work = sum(operations_of(node.value) for node in nodes if isinstance(node, Assign))
     return _OF_FUNCTIONS if work >= _HEAVY else _INDEPENDENT

@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import ceil, inf, prod
 
 from polyml.records import dataclass
+from polyml.target import FEW_REGISTERS
 
 __all__ = [
     "PLACED",
@@ -39,9 +40,6 @@ FAR = 24.0
 
 MIN_REUSE = 16
 """Rows from which on operands are packed (schedule/blocking/worth.py)."""
-
-FEW_REGISTERS = 16
-"""Vector registers up to which what is particular to products of two matrices was measured."""
 
 MOST_LEFT = 4
 """Columns that are left, at most (schedule/blocking/register_tile.py)."""
@@ -73,9 +71,6 @@ LOADED = 1.5
 AGAIN = 0.5
 """Of the time that memory takes for a large result, what its pieces cost more than rows: parts of lines, which come from memory first. Zen 3, of the time without blocks: `aged,cbfg->fedcba` with 11 values of a, 20 MB, 1.21 (without
 this the estimate is 0.85), `cadg,bgfe->fedcba` with nine in f64, 20 MB, 1.18 (0.83), in f32, 10 MB, 0.74 (0.68)."""
-
-FEW_REGISTERS = 16
-"""Vector registers up to which results are laid out in blocks: tiles of more of them were not measured so."""
 
 PIECE = 1.5
 """Cycles for each piece of a block beside its loads and stores."""
