@@ -31,7 +31,8 @@ def test_taps_of_a_row_are_written_out_without_spills(name: str, padded: str, ta
     blocks = re.split(r"^\.L\w+:\n|^\tj\w+\t.*\n", assembly, flags=re.M)
     copies = [block for block in blocks if block.count("vfmadd") >= 9]
     assert copies
-    assert len(copies) % taps == 0
+    # At the ends of padded rows some taps have fewer sums, in blocks of their own (codegen/passes/sums/skip_edges.py).
+    assert len(copies) % taps == 0 if padded == "x" else len(copies) >= taps
     assert not any("rsp" in block for block in copies)
 
 

@@ -131,7 +131,7 @@ FROM_MEMORY = Target("x86-64-v3", l2_bytes=512 * 1024, l3_bytes=4 << 20)
     ("rows", "columns", "target", "ordered"),
     [
         (12, 1024, NARROW, False),
-        (12, 1000, NARROW, True),  # rows that do not meet in L1
+        (6, 1000, NARROW, True),  # rows that do not meet in L1; of more, strips are read
         (4, 1024, NARROW, True),  # one tile
         (8, 1024, NARROW, True),  # no more rows at a time than ways
         (10, 1024, FROM_MEMORY, False),
