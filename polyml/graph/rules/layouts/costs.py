@@ -141,8 +141,10 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     columns, rows = (roles.left, roles.right) if ours else (roles.right, roles.left)
     row = _beside(layout.result, vectors, columns, extents)
     most = max((extents[i] for i in rows), default=1)
+    # With rows of less than two vectors each element of the large operand is broadcast for one; where lanes run along them as they are, nothing is transposed, either.
+    least = min((extents[i] for i in (*roles.left, *roles.right)), default=1)
     single = len(roles.left) == len(roles.right) == len(roles.reduced) == 1 and not roles.batch
-    matrices = single and machine.registers <= FEW_REGISTERS
+    matrices = single and least >= 2 * lanes and machine.registers <= FEW_REGISTERS
     # Columns that are left of whole vectors have lanes along a sum that the other operand is contiguous along (schedule/blocking/rest_columns.py); two loads go with each of their products.
     plain = matrices and others[-1] in roles.reduced
     left = row % lanes if plain and row > lanes and row % lanes <= MOST_LEFT else 0

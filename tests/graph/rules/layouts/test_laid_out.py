@@ -92,6 +92,8 @@ def test_few_rows_and_what_is_no_product_stay() -> None:
         ("ki", "jk", {"i": 50, "j": 388, "k": 266}, True),
         ("ki", "jk", {"i": 25, "j": 361, "k": 658}, True),
         ("ik", "jk", {"i": 49, "j": 565, "k": 334}, True),
+        ("ki", "jk", {"i": 7, "j": 233, "k": 301}, False),  # less than two vectors
+        ("ki", "jk", {"i": 9, "j": 397, "k": 301}, True),
         ("ik", "jk", {"i": 24, "j": 100, "k": 50}, False),  # the result is no less than what would be transposed
         ("ik", "jk", {"i": 200, "j": 300, "k": 300}, False),  # many rows use each element that is
         ("ik", "kj", {"i": 49, "j": 565, "k": 334}, False),
