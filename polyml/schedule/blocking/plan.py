@@ -29,7 +29,7 @@ from polyml.schedule.blocking.operands import (
     terms_in_l1,
 )
 from polyml.schedule.blocking.order import columns_in_l1, tile_order
-from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, tile_across, tile_and_rest
+from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, side_by_side, tile_across, tile_and_rest
 from polyml.schedule.blocking.shares import PIECES, even_for_threads, sharing_threads
 from polyml.schedule.blocking.sides import Sides, is_turned, turned_column
 from polyml.schedule.blocking.sizes import (
@@ -136,7 +136,7 @@ def _beside_rest(given: Contraction, rows: str, tile: RegisterTile, left: int, t
     # Partial sums of lanes across the rows would be gathered.
     if along == rows and any(made.blocked(i) for i in made.reduced):
         return None
-    return replace(made, rest=left, rest_lanes=along)
+    return replace(made, rest=left, rest_lanes=along, side_by_side=side_by_side(target))
 
 
 def _with_tile(

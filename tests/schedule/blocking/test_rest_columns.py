@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,15 @@ def integers(*shape: int, dtype: type = np.float32) -> np.ndarray:
 
 def blocks(function: polyml.api.Function, *arrays: np.ndarray) -> str:
     return next((line for line in str(function.explain(*arrays)).splitlines() if "blocking" in line), "")
+
+
+@pytest.mark.parametrize(("level", "lanes", "most"), [("x86-64-v3", 4, 12), ("x86-64-v4", 8, 24)])
+def test_sums_side_by_side_leave_registers_for_their_terms(level: str, lanes: int, most: int) -> None:
+    """Those of six rows and three columns would be 18, of 16 registers."""
+    x, y = integers(397, 301, dtype=np.float64), integers(301, 2 * lanes + 3, dtype=np.float64)
+    function = polyml.einsum(PRODUCT.format(t="f64"), target=Target(level, l2_bytes=512 << 10, cores=1), threads=1)
+    loops = function.lower(x, y).text("loops").split(f"vector({lanes}")
+    assert most / 2 < max(len(re.findall(r"z_part\w* = 0;", part)) for part in loops) <= most
 
 
 @pairwise(

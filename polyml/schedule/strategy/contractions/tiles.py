@@ -7,7 +7,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.schedule.blocking.register_tile import SIDE_BY_SIDE, rows_at_once
+from polyml.schedule.blocking.register_tile import rows_at_once
 from polyml.schedule.blocking.rest_columns import rest_name
 from polyml.schedule.strategy.contractions.parts import BlockParts, Part
 from polyml.schedule.transforms import Loop, around, insert_loops
@@ -113,7 +113,7 @@ class BlockTiles(BlockParts):
     def rest_across(self, leaf: isl.ScheduleNode) -> isl.ScheduleNode:
         """These columns with lanes along the rows, a few vectors of which run at once."""
         plan, names = self.nest.plan, self.nest.rest
-        vectors = max(1, min(4, SIDE_BY_SIDE // plan.rest))
+        vectors = max(1, min(4, plan.side_by_side // plan.rest))
         width = vectors * plan.width // plan.tile.vectors
         part = BlockTiles(replace(self.nest, statements=names, plan=replace(plan, statement=rest_name(plan.statement))))
 
@@ -132,6 +132,6 @@ class BlockTiles(BlockParts):
         for name in names:
             own = name == rest_name(plan.statement)
             parts.append(((name,), "", (lambda n: insert_loops(n, sums)) if own else (lambda n: n)))
-        jam = self.loop(plan.rows, names).marked(f"jam:{rows_at_once(plan.tile.rows, plan.rest)}")
+        jam = self.loop(plan.rows, names).marked(f"jam:{rows_at_once(plan.tile.rows, plan.rest, plan.side_by_side)}")
         columns = self.loop(plan.lanes, names).marked(f"jam:{plan.rest}")
         return around(leaf, [jam, columns], lambda n: self.sequence(n, parts))
