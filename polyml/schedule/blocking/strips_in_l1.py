@@ -22,6 +22,9 @@ __all__ = ["parts_in_l1", "waits_in_l2"]
 LEAST_TERMS = 32
 """Terms of a part, at least: to load and to store a sum takes as long as some four of them."""
 
+LEAST_STRIPS = 2
+"""Whole strips, at least: one is all of the operand, or nearly, and its rows lie end to end, as the hardware fetches them. Zen 3, in parts, of the time without: f32 57 x 24 x 971 1.04, 57 x 28 1.19, 55 x 12 x 161 1.13, f64 55 x 14 x 161 1.13."""
+
 FAR = 4
 """How many times as long loading and storing takes for sums that L2 does not hold, while strips of the whole sum, packed, need none from there. Zen 3, f32, packed, in parts: 40 x 700 x 3001 85, 79 % of the peak, 24 x 384 x 4000 82, 71, 20 x 200 x
 9001 74, 82, f64 20 x 400 x 4001 72, 80."""
@@ -30,16 +33,18 @@ FAR = 4
 def parts_in_l1(
     model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, target: Target
 ) -> dict[str, int] | None:
-    """Sizes of such parts, and of threads' blocks of the columns; None where strips are wide, rows more, or one tile has all of them, or too many lines of what L1 should hold meet in a set."""
+    """Sizes of such parts, and of threads' blocks of the columns; None where strips are wide, or there is one, rows are more, or one tile has all of them, or too many lines of what L1 should hold meet in a set."""
     operand, size, line = sides.operand, model.itemsize, target.line_bytes
     uses = prod(model.extents[i] for i in sides.rows)
     narrow = is_narrow(tile, target) and target.vector_registers <= FEW_REGISTERS
     if operand.stride(sides.lanes) != 1 or len(sides.others) != 1 or not narrow or uses <= tile.rows:
         return None
+    width = tile.vectors * target.lanes(size)
+    if prod(model.extents[i] for i in sides.columns) * (model.extents[sides.lanes] // width) < LEAST_STRIPS:
+        return None
     along = rows_along(sides)
     if not along and abs(sides.others[0].stride(rows) or 0) != 1:
         return None
-    width = tile.vectors * target.lanes(size)
     of_rows = tile.rows * size + (0 if along else line)
     room = 3 * target.l1_bytes // 4 // (2 * (width * size + line) + of_rows)
     far = FAR if _is_far(model, sides, width, target) else 1

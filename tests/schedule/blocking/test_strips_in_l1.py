@@ -40,6 +40,8 @@ def operands(layout: str, n: int, m: int, k: int, dtype: str) -> tuple[np.ndarra
         ("nn", "f32", 14, 236, 461, 80),  # too few rows for panels
         ("nn", "f32", 7, 1001, 1003, 72),
         ("nn", "f32", 6, 1001, 1003, None),  # one register tile
+        ("nn", "f64", 55, 24, 161, 56),
+        ("nn", "f32", 57, 24, 971, None),  # one strip
         ("nn", "f32", 110, 301, 1003, None),  # a panel is packed sooner than so many sums are loaded
         ("nn", "f32", 61, 171, 1725, None),  # lines meet but in parts that are too short for so many rows
         ("nn", "f32", 40, 3001, 700, None),  # L2 does not hold the sums
@@ -109,6 +111,12 @@ def test_two_tiles_of_different_rows_share_what_they_ask_for(n: int, asked: int)
     lowered = polyml.einsum(TEXTS["nn"].format("f32"), target=_ZEN3, threads=1).lower(x, y)
     tiles = lowered.text("loops").split("vector(8)")
     assert sum("prefetch L2 y" in tile for tile in tiles) == asked
+
+
+def test_two_tiles_ask_for_nothing_that_is_near() -> None:
+    """Four and three rows, which L2 holds, several in a page."""
+    x, y, _ = operands("nn", 7, 410, 127, "f4")
+    assert "prefetch" not in polyml.einsum(TEXTS["nn"].format("f32"), target=_ZEN3, threads=1).lower(x, y).text("loops")
 
 
 _ZEN3 = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20, cores=1, fills_l2=False)
