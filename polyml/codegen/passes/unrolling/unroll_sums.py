@@ -11,7 +11,7 @@ from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes.sums.chained_sums import IN_FLIGHT
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
-from polyml.expressions import reads_of, substitute
+from polyml.expressions import Apply, Expr, reads_of, substitute
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
@@ -29,6 +29,10 @@ distances of rows are no constants then, and batches of 128 x 128 took 8 % longe
 LARGE_PART = 2
 """The part of the registers that sums of one vector may take and be unrolled: LLVM adds each product into the register that its broadcast came in, so that copies move sums about, and with more of them some go to memory and back in each round. Zen 3, f32, sums of
 43 terms in tiles of 9, 10, 11, 12 and 13 rows by one vector: 67, 68, 67, 68 and 60 GFLOP/s in copies of four, 80, 75, 81, 80 and 80 in none; of six rows by two vectors no sum has moved."""
+
+AT_ONCE = 4
+"""Registers of terms that are made apart from their sums, beside sums and vectors: two of terms, and their broadcasts. LLVM loads the next copy's vectors early, and where there is no room for them some sums go to memory and back in each copy.
+Zen 3, squares of differences (k-means) in tiles of 6 x 2 of any size: 4.03 ms in two copies, 2.76 in none; of 5 x 2 3.47 and 2.82."""
 
 MOST = 48
 """Sums in the unrolled body, at most: beyond, compiling takes longer and nothing runs faster."""
@@ -64,19 +68,22 @@ def unroll_sums(function: Function, *, chains: bool = False, vector_registers: i
     """The function with its innermost loops in lanes marked for unrolling, where they do nothing but reductions into elements that stay put; the copies
     follow one another, so that each sum keeps its order. chains: few sums will be several chains each (passes/sums/chained_sums.py). vector_registers: that sums and what they read share."""
     few, held = IN_FLIGHT if chains else 0, vector_registers // LARGE_PART
-    rule = _Rule(LEAST, few, _FACTOR_ANY, MOST) if function.sizes else _Rule(LEAST_SHARED, few, _FACTOR, held)
+    rule = _Rule(LEAST, few, _FACTOR_ANY, MOST, vector_registers)
+    if not function.sizes:
+        rule = _Rule(LEAST_SHARED, few, _FACTOR, held, vector_registers)
     body = _body(function.body, outside(function), rule, lane=None, nested=False)
     return function if body is function.body else replace(function, body=body)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """shared: sums of one vector that are enough; held: and the most of these. few: sums below which copies become chains. copies: of more sums, at most."""
+    """shared: sums of one vector that are enough; held: and the most of these. few: sums below which copies become chains. copies: of more sums, at most. registers: of vectors."""
 
     shared: int
     few: int
     copies: int
     held: int
+    registers: int
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges, rule: _Rule, *, lane: str | None, nested: bool) -> tuple[Node, ...]:
@@ -172,4 +179,23 @@ def _only_sums(loop: For, lane: str, rule: _Rule) -> bool:
     if len(sums) < LEAST:
         return False
     vectors = {read for node in sums for read in reads_of(node.value) if lane in subscript_variables(read.subscripts)}
+    if any(_is_apart(node.value, lane) for node in sums) and len(sums) + 2 * len(vectors) + AT_ONCE > rule.registers:
+        return False
     return len(vectors) > 1 or (sum(map(_weight, sums)) >= rule.shared and len(sums) <= rule.held)
+
+
+def _is_apart(term: Expr, lane: str) -> bool:
+    """Whether what is added up is made in a register of its own, for each sum: it is no product that is added by the instruction that makes it, of factors that rows or vectors share."""
+    match term:
+        case Apply(op="neg", args=(other,)):
+            return _is_apart(other, lane)
+        case Apply(op="mul", args=factors):
+            return any(_is_of_one_sum(factor, lane) for factor in factors)
+        case _:
+            return _is_of_one_sum(term, lane)
+
+
+def _is_of_one_sum(value: Expr, lane: str) -> bool:
+    """Whether a value is made of elements of both operands, of which one differs from lane to lane."""
+    differ = {lane in subscript_variables(read.subscripts) for read in reads_of(value)}
+    return isinstance(value, Apply) and len(differ) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from polyml.codegen.loops import For, Function
 from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f32
+from polyml.expressions import Apply, Expr, map_reads
 from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.llvm.support import apply, loop, read, store, variable
@@ -101,3 +104,37 @@ def test_sums_of_one_vector_are_copied_where_registers_are_many(rows: int, regis
         "unroll" if copies > 1 else "sequential",
         copies,
     )
+
+
+def at(term: Expr, row: int, column: int) -> Expr:
+    """The term of another sum of the tile."""
+    places = {"a": (affine(row), affine("k")), "b": (affine("k"), affine("i") + column)}
+    return map_reads(term, lambda element: replace(element, subscripts=places[element.tensor]))
+
+
+A, B = read("a", f32, 0, "k"), read("b", f32, "k", "i")
+
+
+@pytest.mark.parametrize(
+    ("term", "registers", "copied"),
+    [
+        (apply("mul", apply("sub", A, B), apply("sub", A, B)), 16, False),
+        (apply("mul", apply("sub", A, B), apply("sub", A, B)), 32, True),
+        (apply("mul", apply("mul", A, B), A), 16, False),
+        (apply("mul", A, B), 16, True),
+        (apply("neg", apply("mul", A, B)), 16, True),
+        (apply("mul", apply("mul", A, A), B), 16, True),
+    ],
+)
+def test_terms_that_are_made_apart_leave_no_room_for_copies(term: Apply, registers: int, copied: bool) -> None:
+    """Six rows by two vectors of squares of differences fill sixteen registers; of products, which are added by the instruction that makes them, there is room for the next copy's vectors."""
+    terms = []
+    for row in range(6):
+        for column in (0, 16):
+            terms.append(store("y", [row, affine("i") + column], at(term, row, column), reduction="sum"))
+    body = loop("i", 0, 16, loop("k", 0, 48, *terms), kind="vector", step=16, width=16)
+    arguments = (variable("a", f32, 6, 48), variable("b", f32, 48, 32), variable("y", f32, 6, 32))
+    function = Function(name="f", arguments=arguments, written=frozenset("y"), sizes=(), body=(body,))
+    found = walk_nodes(unroll_sums(function, vector_registers=registers).body)
+    (made,) = (n for n in found if isinstance(n, For) and n.variable == "k")
+    assert (made.kind == "unroll") == copied
