@@ -160,12 +160,7 @@ def _with_tile(
             return walk
     if not packed and (turned or not reads_in_order(model, sides, tile, target)):
         return None
-    parts = packed and not (turned or ends or given.reads_windows)
-    depth = depths(scop, given.statement, model, sides, tile, target, parts=parts)
-    # Panels go over the whole reduction, however long that is, where its sums have to be finished.
-    finished = depth != shares(model, sides, tile, target)
-    if parts and not finished:
-        depth = terms_in_l1(scop, model, sides, rows, tile, target) or depth
+    depth, finished = _depth(given, rows, tile, target, parts=packed and not (turned or ends or given.reads_windows))
     short = packed and not turned and is_short(model, sides.out, depth, width, target)
     sizes = _sizes(model, sides, rows, tile, depth, target, packed=packed, short=short, turned=turned)
     order = tuple(tile_order(model, sides, rows, target)) if short else ()
@@ -213,6 +208,18 @@ def _with_tile(
         worth=_worth(given, width, target, packed=packed, turned=turned, bare=row_operand is None),
         one_kind=row_operand is not None and not turned and sides.lanes in ends,
     )
+
+
+def _depth(
+    given: Contraction, rows: str, tile: RegisterTile, target: Target, *, parts: bool
+) -> tuple[dict[str, int], bool]:
+    """Terms of a block, by index, and whether its sums have to be finished: panels go over the whole reduction then, however long that is. parts: whether a block may be what L1 holds."""
+    scop, model, sides = given.scop, given.model, given.sides
+    depth = depths(scop, given.statement, model, sides, tile, target, parts=parts)
+    finished = depth != shares(model, sides, tile, target)
+    if parts and not finished:
+        depth = terms_in_l1(scop, model, sides, rows, tile, target) or depth
+    return depth, finished
 
 
 def _worth(
