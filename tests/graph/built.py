@@ -54,16 +54,16 @@ def signature(source: Program, *arguments: Argument) -> Signature:
     return Signature(tuple(found))
 
 
-def graph(source: Program, *arguments: Argument) -> Graph:
+def graph(source: Program, *arguments: Argument, reorders: bool = False) -> Graph:
     """The graph for these arguments."""
-    built = build(source, signature(source, *arguments))
+    built = build(source, signature(source, *arguments), reorders=reorders)
     verify(built)
     return built
 
 
-def run(source: Program, *arguments: Argument) -> tuple[Array, ...]:
+def run(source: Program, *arguments: Argument, reorders: bool = False) -> tuple[Array, ...]:
     """The program's results by the NumPy reference; written arguments are updated."""
-    built = graph(source, *arguments)
+    built = graph(source, *arguments, reorders=reorders)
     pairs = list(zip(source.parameters, arguments, strict=True))
     sizes = {p.name: a for p, a in pairs if p.is_size and isinstance(a, int)}
     return execute(built, [a for p, a in pairs if not p.is_size], sizes=sizes)

@@ -102,8 +102,26 @@ def test_padding_restricts_the_sum() -> None:
         "y[h, w] = sum[r, s](where(0 <= h + r - 1 < H and 0 <= w + s - 1 < W, x[h + r - 1, w + s - 1], 0) * f[r, s])",
     ):
         source = program('x: f32["H W"], f: f32["R S"]', 'y: f32["H W"]', line, "return y")
-        assert "select" not in ops_applied(graph(source, x, f))
-        np.testing.assert_allclose(run(source, x, f)[0], expected, rtol=1e-5)
+        assert "select" not in ops_applied(graph(source, x, f, reorders=True))
+        np.testing.assert_allclose(run(source, x, f, reorders=True)[0], expected, rtol=1e-5)
+
+
+def test_padding_is_a_factor_where_sums_keep_their_order() -> None:
+    x, f = values(6), values(3)
+    f[0] = np.inf
+    for factor, written in (
+        ("pad(x, ((1, 1),))[h + r]", False),
+        ("where(0 <= h + r - 1 < H, x[h + r - 1], 0)", False),
+        ("-where(0 <= h + r - 1 < H, x[h + r - 1], 0) / -1", False),
+        ("x[h + r - 1]", True),
+    ):
+        condition = ", 0 <= h + r - 1 < H" if written else ""
+        line = f"y[h] = sum[r{condition}]({factor} * f[r])"
+        source = program('x: f32["H"], f: f32["3"]', 'y: f32["H"]', line, "return y")
+        with np.errstate(invalid="ignore"):
+            (y,) = run(source, x, f)
+            assert np.isnan(y[0]) != written, line
+            assert not np.isnan(run(source, x, f, reorders=True)[0][0]), line
 
 
 def test_padding_elsewhere_selects() -> None:

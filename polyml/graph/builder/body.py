@@ -301,7 +301,7 @@ class Body:
         if node.implied:
             inner = inner.within(*(c for c in self.extra if not c.names.isdisjoint(bound)))
         body, padded = node.body, False
-        if node.kind == "sum":
+        if node.kind == "sum" and self.state.reorders:  # else 0 times an infinity must stay NaN
             body, conditions = nonzero(body, self.names, self.not_padding)
             padded = bool(conditions) and inner.scope.conditions[: len(path.scope.conditions)] == inner.scope.conditions
             inner = inner.within(*conditions)
