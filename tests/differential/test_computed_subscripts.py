@@ -108,6 +108,41 @@ def test_arithmetic_that_wraps_has_no_range() -> None:
         f(r, np.array([-5, 3, 28], np.int8))
 
 
+NARROW = {
+    "t + d[c]": lambda d, t: t + d,
+    "2 * d[c] + e[c]": lambda d, t: 2 * d + d[::-1],
+    "d[c] * d[c] % 999": lambda d, t: d * d % 999,
+    "max(d[c], 5 * t)": lambda d, t: np.maximum(d, 5 * t),
+    "where(t > 50, d[c], 600 - d[c])": lambda d, t: np.where(t > 50, d, 600 - d),
+    "abs(e[C - 1 - c] - 900) - t": lambda d, t: abs(d - 900) - t,
+    "i64(d[c]) + 4 * t": lambda d, t: d + 4 * t,
+}
+
+
+@pytest.mark.parametrize("place", NARROW)
+def test_small_numbers_do_not_wrap_in_subscripts(place: str) -> None:
+    """They are promoted, as in C; elsewhere they wrap."""
+    r, o = np.arange(1000.0), np.zeros(70)
+    for dtype, largest in ((np.uint8, 255), (np.int8, 127), (np.int16, 300)):
+        d = np.random.default_rng(0).integers(0, largest, 5, endpoint=True).astype(dtype)
+        d[1] = largest
+        text = f'def f(r: f64["R"], d: {d.dtype.kind}{8 * d.itemsize}["C"], e: {d.dtype.kind}{8 * d.itemsize}["C"], o: f64["T"]):\n    y[c, t] = r[{place}] + o[t]\n    return y\n'
+        f = polyml.einsum(text)
+        expected = NARROW[place](d.astype(int)[:, None], np.arange(70)[None])
+        np.testing.assert_array_equal(f(r, d, d[::-1], o), expected + o)
+        assert verify(f, r, d, d[::-1], o)
+
+
+def test_each_shift_of_eight_bits_is_looked_at_once() -> None:
+    f = polyml.einsum('def f(r: f64["R"], d: u8["C"], o: f64["T"]):\n    y[c, t] = r[t + d[c]] * o[t]\n    return y\n')
+    d, o = np.array([0, 255, 30], np.uint8), np.ones(50)
+    assert "any_c" in f.lower(TABLE, d, o).text("graph")
+    with pytest.raises(SubscriptError):
+        f(TABLE, d, o)
+    assert "any" not in f.lower(np.zeros(305), d, o).text("graph")
+    np.testing.assert_array_equal(f(np.arange(305.0), d, o), d[:, None] + np.arange(50.0))
+
+
 @pytest.mark.parametrize(
     ("subscript", "error", "message"),
     [

@@ -218,9 +218,9 @@ class _Preparer:
         guards, value = _restrict(statement, left_names, missing, guards, value)
         self._check_target(statement, left)
         types: dict[int, Type] = {}
-        for e in (*left, value):
-            type_expression(e, self.scope.types, types)
+        type_expression(value, self.scope.types, types)
         for e in left:
+            type_expression(e, self.scope.types, types, in_subscript=True)
             if not types[id(e)].dtype.is_integer:
                 raise DTypeError(f"a subscript of type {types[id(e)].dtype}; indices are integers", span=e.span)
         creates = statement.target not in self.scope.ranks

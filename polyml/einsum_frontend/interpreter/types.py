@@ -12,7 +12,7 @@ from typing import assert_never
 
 import numpy as np
 
-from polyml.dtypes import DTYPES, DType, bf16, boolean, c64, c128, f32, f64, from_numpy, i64, promote
+from polyml.dtypes import DTYPES, DType, bf16, boolean, c64, c128, f32, f64, from_numpy, i32, i64, promote
 from polyml.einsum_frontend.interpreter.names import children
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -76,15 +76,22 @@ def promote_types(*types: Type) -> Type:
     return Type(from_numpy(np.result_type(strong.numpy, *(_WEAK_SAMPLES[dtype] for dtype in weak))))
 
 
-def type_expression(expr: Expression, tensors: Mapping[str, Type], types: dict[int, Type]) -> Type:
+def type_expression(
+    expr: Expression, tensors: Mapping[str, Type], types: dict[int, Type], *, in_subscript: bool = False
+) -> Type:
     """The type of a resolved expression; `types` receives that of every node below, by identity.
+
+    in_subscript: it is a part of a subscript, in which integers of 8 and 16 bits are promoted to i32, as in C.
 
     Raises:
         DTypeError: an operation that NumPy refuses for these types, or a sum of narrow integers.
     """
     for e in children(expr):
-        type_expression(e, tensors, types)
-    found = types[id(expr)] = _type(expr, tensors, types)
+        type_expression(e, tensors, types, in_subscript=in_subscript or isinstance(expr, Subscript))
+    found = _type(expr, tensors, types)
+    if in_subscript and found.dtype.is_integer and found.dtype.bits < 32:
+        found = Type(i32)
+    types[id(expr)] = found
     return found
 
 

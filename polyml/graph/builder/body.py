@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from polyml.dtypes import DTYPES, boolean, i64
+from polyml.dtypes import DTYPES, boolean, i32, i64
 from polyml.einsum_frontend.proofs import prove_in_bounds, prove_not_empty
 from polyml.einsum_frontend.quasi_affine import (
     Constraint,
@@ -35,7 +35,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
-from polyml.einsum_frontend.typing import Typed, apply, cast, converted, element, number
+from polyml.einsum_frontend.typing import Typed, apply, cast, converted, element, is_narrow, number
 from polyml.errors import NotAffineError, ShapeError
 from polyml.expressions import Apply, Const, Read
 from polyml.expressions import Subscript as GraphSubscript
@@ -149,14 +149,19 @@ class Body:
         if known is not None:
             return index_value(known)
         if isinstance(node, Unary):
-            return apply("neg" if node.op == "-" else "not", [self.value(node.operand, path)], node.span)
-        operands = [self.value(node.left, path), self.value(node.right, path)]
+            return apply("neg" if node.op == "-" else "not", [self.operand(node.operand, path)], node.span)
+        operands = [self.operand(node.left, path), self.operand(node.right, path)]
         return applied(self.state, self.label, _OPS[node.op], operands, path, node.span)
+
+    def operand(self, node: Expression, path: Path) -> Typed:
+        """The value in the type that it is computed with: in subscripts 32 bits at least."""
+        value = self.value(node, path)
+        return converted(value, i32) if path.in_subscript and is_narrow(value.dtype) else value
 
     def call(self, node: Call, path: Path) -> Typed:
         if node.function == "where":
             return self.where(node, path)
-        args = [self.value(arg, path) for arg in node.args]
+        args = [self.operand(arg, path) for arg in node.args]
         if node.function in DTYPES:
             return converted(args[0], DTYPES[node.function], node.span)
         if node.function in ("min", "max"):
@@ -176,7 +181,7 @@ class Body:
             if whole is None:
                 held = cast(condition.expr, boolean)
                 inside = replace(inside, data=(*path.data, held if truth else Apply("not", (held,), boolean)))
-            values.append(self.value(branch, inside))
+            values.append(self.operand(branch, inside))
         return apply("select", [condition, *values], node.span)
 
     # -- accesses -------------------------------------------------------------------------------------------------
@@ -233,7 +238,7 @@ class Body:
                     found.append(affine(0))
                     continue
                 needs_affine(node, self.names, role=f"subscript {position} of {name}")
-            index = self.value(node, path)
+            index = self.value(node, replace(path, in_subscript=True))
             found.append(checked_index(self.state, index, extent, path, access=name, position=position, span=node.span))
         return tuple(found)
 

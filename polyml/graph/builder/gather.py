@@ -54,7 +54,7 @@ def checked_index(
     above = high is None or not isinstance(extent, int) or high >= extent
     if not (below or above):
         return index.expr
-    wide = cast(index.expr, i64)
+    wide = _wide(index.expr, path.scope.known, state.value_ranges)
     moved, (least, most) = _at_ends(wide, path)
     beyond = Const(extent - most, i64) if isinstance(extent, int) else index_value(affine(extent) - most).expr
     sides = [_compare("lt", moved, Const(-least, i64))] if below else []
@@ -67,6 +67,19 @@ def checked_index(
         return index.expr
     _check_late(state, outside, path, message, span)
     return _clamped(wide, extent)
+
+
+def _wide(index: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Expr:
+    """The subscript in 64 bits; so are the sums in it that cannot wrap, for what indices say of them."""
+    if None in value_interval(index, known, tensors):
+        return cast(index, i64)
+    match index:
+        case Apply(op="add" | "sub" as op, args=(first, second)):
+            return Apply(op, (_wide(first, known, tensors), _wide(second, known, tensors)), i64)
+        case Apply(op="cast", args=(inner,)):
+            return _wide(inner, known, tensors)
+        case _:
+            return cast(index, i64)
 
 
 def _at_ends(index: Expr, path: Path) -> tuple[Expr, tuple[int, int]]:
@@ -178,10 +191,9 @@ def value_interval(expr: Expr, known: Mapping[str, Range], tensors: Mapping[str,
         case Read() if expr.dtype.is_integer and expr.dtype.bits <= 16:
             bits = expr.dtype.bits
             return (0, (1 << bits) - 1) if expr.dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
-        case Apply(op="cast", args=(inner,)) if (
-            expr.dtype == i64 and inner.dtype.is_integer and inner.dtype.name != "u64"
-        ):
-            return value_interval(inner, known, tensors)
+        case Apply(op="cast", args=(inner,)) if expr.dtype.is_integer and inner.dtype.is_integer:
+            low, high = value_interval(inner, known, tensors)
+            return (low, high) if _holds(expr.dtype, low, high) or _is_wider(expr.dtype, inner.dtype) else (None, None)
         case Apply(op="mod", args=(_, Const(value=divisor))) if divisor > 0:
             return 0, int(divisor) - 1
         case Apply(op="bitand", args=(_, Const(value=mask))) if mask >= 0:
@@ -207,8 +219,18 @@ def _arithmetic(op: str, first: Interval, second: Interval, dtype: DType) -> Int
         return None, None
     ends = [_OPERATIONS[op](x, y) for x in (a, b) for y in (c, d)]
     low, high = min(ends), max(ends)
+    return (low, high) if _holds(dtype, low, high) else (None, None)
+
+
+def _holds(dtype: DType, low: int | None, high: int | None) -> bool:
+    """The type has all numbers from the least to the greatest."""
     least = 0 if dtype.kind == "u" else -(1 << dtype.bits - 1)
-    return (low, high) if least <= low and high < least + (1 << dtype.bits) else (None, None)
+    return low is not None and high is not None and least <= low and high < least + (1 << dtype.bits)
+
+
+def _is_wider(dtype: DType, other: DType) -> bool:
+    """The integer type has all numbers of the other one."""
+    return dtype.bits >= other.bits if dtype.kind == other.kind else dtype.kind == "i" and dtype.bits > other.bits
 
 
 def _extreme(op: str, first: int | None, second: int | None, *, low: bool) -> int | None:

@@ -24,10 +24,14 @@ __all__ = ["Path", "copied", "fill", "fold", "image", "index_value", "materializ
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Where an expression stands: the points (`scope`), and the conditions on data that hold there."""
+    """Where an expression stands: the points (`scope`), and the conditions on data that hold there.
+
+    in_subscript: it computes a subscript, in which operands of 8 and 16 bits are promoted, as in C (6.3.1.1), so that `x[t + d[c]]` of a u8 does not wrap.
+    """
 
     scope: Scope
     data: tuple[Expr, ...] = ()
+    in_subscript: bool = False
 
     def within(self, *conditions: Constraint | None) -> Path:
         return replace(self, scope=self.scope.within(*conditions))
