@@ -11,7 +11,9 @@ from polyml.sets.affine import Affine, affine
 __all__ = ["places_of"]
 
 
-def places_of(nodes: Sequence[Expr], ranges: Mapping[str, tuple[int, Affine]], sizes: Set[str]) -> list[Affine] | None:
+def places_of(
+    nodes: Sequence[Expr], ranges: Mapping[str, tuple[Affine, Affine]], sizes: Set[str]
+) -> list[Affine] | None:
     """Indices, and at most one sum of several of them, that say what an expression of these nodes is; in the order of the indices. None where it reads elements that plain indices do not say.
 
     ranges: the least value of each index, and how many there are. A sum has one of its indices once, or once less, so that all of its values come about by that index alone.
@@ -30,8 +32,7 @@ def places_of(nodes: Sequence[Expr], ranges: Mapping[str, tuple[int, Affine]], s
     if len(sums) != 1 or (total := sums.pop()) is None:
         return [affine(i) for i in order]
     inside = total.variables()
-    fits = any(c in (1, -1) for _, c in total.terms) and all(ranges[i][1].is_constant for i in inside)
-    if not fits or inside & alone:
+    if inside & alone or not any(c in (1, -1) for _, c in total.terms):
         return [affine(i) for i in order]
     last = [i for i in order if i in inside][-1]
     upwards = total if (total.stride(last) or 0) > 0 else -total

@@ -1,11 +1,12 @@
 """Functions of index values become tables, where each value is used many times: `sum_n x[b, n] * exp(-2j * pi * f * n / N)` has an exponential per f and n, not per b, f and n.
 
-The sum is a product of matrices then (a discrete Fourier or cosine transform, a Vandermonde system, positions that are encoded for each row of a batch).
+The sum is a product of matrices then (a discrete Fourier or cosine transform, a Vandermonde system, positions that are encoded for each row of a batch). A function of a sum of an index and a loop's variable,
+`u[b] ** (2*j - t)` in the steps of a binomial tree, has as many values as the sum: its table is made ahead of the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -14,13 +15,14 @@ import islpy as isl
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
 from polyml.graph.builder.parts import fill
-from polyml.graph.ir import Equation, Graph, Op, Tensor
-from polyml.graph.rules.boxes import symbolic_box
+from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
+from polyml.graph.rules.boxes import holds, symbolic_box
 from polyml.graph.rules.reuse.places import places_of
 from polyml.graph.rules.sums.decays import decay_of
 from polyml.graph.rules.sums.growth import growth_along
-from polyml.graph.traverse import LARGEST_TABLE, UNKNOWN_EXTENT, is_cheap, tensors_of
+from polyml.graph.traverse import LARGEST_TABLE, UNKNOWN_EXTENT, all_ops, is_cheap, results_of, tensors_of
 from polyml.new_names import fresh_name
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
 from polyml.sets.shapes import is_known
@@ -36,22 +38,38 @@ _OPERATIONS = 100_000
 _Made = dict[tuple[Expr, tuple[Affine, ...]], Tensor]
 """Tables by function and extents."""
 
+_Ranges = Mapping[str, tuple[Affine, Affine]]
+"""The least value of each index and of each variable of the loops around, and how many there are to the largest one."""
+
 
 def make_tables(graph: Graph) -> Graph:
     """The graph with such functions computed ahead of the equations that use them, each once per block of ops."""
-    if not any(_candidates(op) for op in graph.ops if isinstance(op, Equation)):
+    if not any(_candidates(op) for op in all_ops(graph.ops) if isinstance(op, Equation)):
         return graph
     taken = set(tensors_of(graph))
     made: _Made = {}
     ops: list[Op] = []
     for op in graph.ops:
-        if isinstance(op, Equation):
-            tables = _Tables(op, graph, taken, made)
-            body = tables.replaced(op.body)
-            ops += [*tables.ahead, op if body is op.body else replace(op, body=body)]
-        else:
-            ops.append(op)
+        ahead: list[Equation] = []
+        changed = _reading_tables(op, (), graph, taken, made, ahead)
+        ops += [*ahead, changed]
     return graph if not made else replace(graph, ops=tuple(ops))
+
+
+def _reading_tables(
+    op: Op, loops: tuple[Loop, ...], graph: Graph, taken: set[str], made: _Made, ahead: list[Equation]
+) -> Op:
+    """The op, which stands in these loops, reading tables; those that are new go ahead of the outermost loop."""
+    if isinstance(op, Equation) and _candidates(op):
+        tables = _Tables(op, loops, graph, taken, made)
+        body = tables.replaced(op.body)
+        ahead += tables.ahead
+        return op if body is op.body else replace(op, body=body)
+    if isinstance(op, Loop):
+        inside = (*loops, op)
+        block = renewed(op.body, (_reading_tables(o, inside, graph, taken, made, ahead) for o in op.body))
+        return op if block is op.body else replace(op, body=block)
+    return op
 
 
 def _fades(equation: Equation, names: Set[str], known: isl.Set) -> bool:
@@ -72,14 +90,16 @@ def _candidates(equation: Equation) -> bool:
 
 
 class _Tables:
-    """The tables that one equation reads. made: those that there are."""
+    """The tables that one equation, which stands in these loops, reads. made: those that there are."""
 
-    def __init__(self, equation: Equation, graph: Graph, taken: set[str], made: _Made) -> None:
-        self.equation, self.taken, self.made = equation, taken, made
+    def __init__(self, equation: Equation, loops: tuple[Loop, ...], graph: Graph, taken: set[str], made: _Made) -> None:
+        self.equation, self.graph, self.taken, self.made = equation, graph, taken, made
         self.ahead: list[Equation] = []
         self.sizes = {*graph.sizes}
         self.known = graph.context
-        self.ranges = _ranges(equation, graph) if _candidates(equation) else {}
+        self.variables = {loop.variable for loop in loops}
+        self.own = _made_in(loops[0]) if loops else set()
+        self.ranges = _ranges_in_loops(equation, loops, self.sizes) if loops else _ranges(equation, graph)
         self.counts = {size: graph.examples.get(size, UNKNOWN_EXTENT) for size in graph.sizes}
 
     def replaced(self, expr: Expr) -> Expr:
@@ -103,8 +123,14 @@ class _Tables:
             return None
         lows, shape = zip(*map(self.range_of, places), strict=True)
         names = frozenset[str]().union(*(place.variables() for place in places))
+        if self.variables and not (self.is_of_sums(nodes, names, len(places)) and self.grows_along(shape)):
+            return None
+        if any(
+            len(place.terms) > 1 and not holds(extent, self.graph) for place, extent in zip(places, shape, strict=True)
+        ):
+            return None
         # Where nobody knows how large a table will be it has to be a part of the result.
-        if not is_known(shape) and not names <= {*self.equation.left}:
+        if not is_known(shape) and not names - self.variables <= {*self.equation.left}:
             return None
         # A sum over what a factor does not know leaves it out.
         reads = any(isinstance(n, Read) for n in nodes) or len(places) < len(names)
@@ -129,26 +155,60 @@ class _Tables:
             self.ahead.append(fill(tensor, function, self.equation.span))
         return Read(tensor.name, tuple(p - low for p, low in zip(places, lows, strict=True)), expr.dtype)
 
-    def range_of(self, place: Affine) -> tuple[int, Affine]:
+    def is_of_sums(self, nodes: Sequence[Expr], names: Set[str], count: int) -> bool:
+        """In loops: whether the function, of tensors that stay the same in them, has fewer places than names, of which the loops' variables are some and the others are of the result."""
+        if any(isinstance(n, Read) and n.tensor in self.own for n in nodes) or count >= len(names):
+            return False
+        return bool(names & self.variables) and names - self.variables <= {*self.equation.left}
+
+    def grows_along(self, shape: Sequence[Affine]) -> bool:
+        """Whether the result grows with each size that the table grows with."""
+        result = self.equation.result.shape
+        return {s for extent in shape for s in extent.variables()} <= {
+            s for extent in result for s in extent.variables()
+        }
+
+    def range_of(self, place: Affine) -> tuple[Affine, Affine]:
         """The least value of an index or a sum of several, and how many there are up to the largest one."""
         if place.name is not None:
             return self.ranges[place.name]
-        low, high = 0, 0
+        low, high = affine(0), affine(0)
         for name, step in place.terms:
             assert isinstance(name, str), "internal: a sum of indices"
             first, extent = self.ranges[name]
-            ends = step * first, step * (first + extent.constant - 1)
-            low, high = low + min(ends), high + max(ends)
-        return low, affine(high - low + 1)
+            ends = first * step, (first + extent - 1) * step
+            low, high = low + ends[step < 0], high + ends[step > 0]
+        return low, high - low + 1
 
 
-def _ranges(equation: Equation, graph: Graph) -> dict[str, tuple[int, Affine]]:
-    """The least value of each index, and how many there are to the largest one; empty where one of them is neither a number nor from 0 to below an expression in the sizes."""
-    found: dict[str, tuple[int, Affine]] = {}
+def _made_in(loop: Loop) -> set[str]:
+    """The names of the tensors that differ from one of its iterations to the next, or that it makes."""
+    ops = list(all_ops((loop,)))
+    carried = {c.inner.name for op in ops if isinstance(op, Loop) for c in op.carried}
+    return carried | {tensor.name for op in ops for tensor in results_of(op)}
+
+
+def _ranges_in_loops(equation: Equation, loops: tuple[Loop, ...], sizes: Set[str]) -> _Ranges:
+    """Of an equation in loops: an index is from 0 to below the extent of what it writes; empty where a loop's bounds are in other loops' variables."""
+    found: dict[str, tuple[Affine, Affine]] = {}
+    for loop in loops:
+        first, last = (loop.start, loop.stop - 1) if loop.step > 0 else (loop.stop + 1, loop.start)
+        if not first.variables() | last.variables() <= sizes:
+            return {}
+        found[loop.variable] = first, last - first + 1
+    for place, extent in zip(equation.target, equation.result.shape, strict=True):
+        if isinstance(place, Affine) and place.name in equation.left:
+            found[place.name] = affine(0), extent
+    return found
+
+
+def _ranges(equation: Equation, graph: Graph) -> _Ranges:
+    """The same of an equation in no loops; empty where one of them is neither a number nor from 0 to below an expression in the sizes."""
+    found: dict[str, tuple[Affine, Affine]] = {}
     for d, name in enumerate(equation.indices):
         low, high = equation.domain.dim_min_val(d), equation.domain.dim_max_val(d)
         if not (low.is_int() and high.is_int()):
             extents = symbolic_box(equation, graph, tensors_of(graph)) if graph.sizes else None
-            return {} if extents is None else {i: (0, extent) for i, extent in extents.items()}
-        found[name] = (low.to_python(), affine(high.to_python() - low.to_python() + 1))
+            return {} if extents is None else {i: (affine(0), extent) for i, extent in extents.items()}
+        found[name] = affine(low.to_python()), affine(high.to_python() - low.to_python() + 1)
     return found

@@ -57,6 +57,28 @@ def beyond(x: f32["N M"]):
         y[i, j] = x[i, j] * log(f32(i - j))
     return y
 """
+BINOMIAL = """
+def binomial(s: f64["B"], u: f64["B"], T: int):
+    v: f64["B T+1"]
+    v[b, j] = max(1 - s[b] * u[b] ** (2*j - T), 0)
+    for t in range(T - 1, -1, -1):
+        if j <= t:
+            v[b, j] = max(0.5 * (v[b, j + 1] + v[b, j]), 1 - s[b] * u[b] ** (2*j - t))
+    y[b] = v[b, 0]
+    return y
+"""
+WAVES = """
+def waves(x: f64["N"], a: f64, T: int):
+    y: f64["N"]
+    y[i] = x[i]
+    for s in range(3):
+        for t in range(1, 40, 2):
+            if 1 <= i < N - 1:
+                y[i] = 0.5 * y[i - 1] + 0.4 * y[i + 1] + exp(-a * (i - t + s)) + cos(0.1 * y[0] * (i + t))
+    for t in range(T):
+        y[i] = 0.9 * y[i] + sin(a * (t - i))
+    return y
+"""
 BOTH = """
 def both(x: f32["N N"]):
     y[i, j] = x[i, j] * exp(0.01 * i * (i - j)) + exp(0.1 * ((i - j) % 5))
@@ -185,3 +207,43 @@ def test_symbolic_sizes_of_sums_have_no_tables() -> None:
     for n in (3, 20):
         x, k = numbers(33, n), np.arange(n)
         np.testing.assert_allclose(made(x.astype("f4")), x @ np.cos(np.pi * np.outer(k + 0.5, k) / n), atol=1e-4)
+
+
+def test_a_function_of_a_loop_s_variable_and_an_index_has_a_value_for_each_sum() -> None:
+    s, u = 0.9 + 0.2 * np.random.default_rng(5).random((2, 5))
+    made = polyml.einsum(BINOMIAL)
+    ops = made.trace(s, u, 60).ops
+    assert sum(isinstance(op, Equation) and len(op.result.shape) == 2 for op in ops) == 2  # the prices, and the table
+    for T in (60, 1, 0, 7):
+        v = np.maximum(1 - s[:, None] * u[:, None] ** (2 * np.arange(T + 1) - T), 0)
+        for t in range(T - 1, -1, -1):
+            now = 1 - s[:, None] * u[:, None] ** (2 * np.arange(t + 1) - t)
+            v = np.maximum(0.5 * (v[:, 1:] + v[:, :-1]), now)
+        np.testing.assert_allclose(made(s, u, T), v[:, 0], rtol=1e-12)
+    assert len(made.kernels) <= 2
+
+
+def test_tables_of_nested_loops() -> None:
+    """Only of what stays the same in all of them, and never longer than what the sizes of the result say."""
+    made, x = polyml.einsum(WAVES), numbers(33)
+    names = [op.result.name for op in made.trace(x, 0.01, 90).ops if isinstance(op, Equation)]
+    assert [name for name in names if "exp" in name]
+    assert not [name for name in names if "cos" in name or "sin" in name]
+    for n, T in ((33, 90), (5, 3), (3, 0)):
+        y = x[:n].copy()
+        i = np.arange(1, n - 1)
+        for s in range(3):
+            for t in range(1, 40, 2):
+                near = 0.5 * y[:-2] + 0.4 * y[2:]
+                y[1:-1] = near + np.exp(-0.01 * (i - t + s)) + np.cos(0.1 * y[0] * (i + t))
+        for t in range(T):
+            y = 0.9 * y + np.sin(0.01 * (t - np.arange(n)))
+        np.testing.assert_allclose(made(x[:n], 0.01, T), y, rtol=1e-11)
+
+
+def test_differences_of_any_size() -> None:
+    made = polyml.einsum(DIFFERENCES, dynamic=True)
+    for sizes in ((40, 50), (1, 1), (3, 70)):
+        x, i, j = numbers(*sizes).astype("f4"), *np.ogrid[: sizes[0], : sizes[1]]
+        want = x * np.exp(-0.01 * (2 * i - 2 * j + 3)) + np.sin(0.1 * (3 * j - i)) * np.cos(0.01 * (j - 2 * i))
+        np.testing.assert_allclose(made(x, np.float32(0.01)), want, rtol=1e-4, atol=1e-4)
