@@ -6,6 +6,7 @@ from typing import assert_never
 
 from polyml.codegen.llvm.adders import add_by_product
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
+from polyml.codegen.llvm.extremum_trees import extremum
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.math import MATH, vector_math
@@ -69,6 +70,8 @@ def evaluate(state: State, expr: Expr) -> Value:
             return _sum(state, expr)
         case Apply(op="div"):
             return _quotient(state, expr)
+        case Apply(op="min" | "max") if expr.dtype.is_float and state.builder.module.instructions.nan_is_dear:
+            return _extremum(state, expr)
         case Apply():
             args = _same_lanes(state, tuple(evaluate(state, arg) for arg in expr.args))
             return _apply(state, expr, args)
@@ -133,6 +136,25 @@ def _sum(state: State, expr: Apply) -> Value:
     if args[0].lanes > 1 and expr in state.multiplied:
         return add_by_product(state, args[0], args[1] if expr.op == "add" else b.emit(args[1].type, f"fneg {args[1]}"))
     return ARITHMETIC[expr.op](b, args, left.dtype)
+
+
+def _extremum(state: State, expr: Apply) -> Value:
+    """A minimum or maximum of floats, with those that its operands are."""
+    leaves: dict[Expr, Value] = {}
+    stack: list[Expr] = [*reversed(expr.args)]
+    while stack:
+        part = stack.pop()
+        if (
+            isinstance(part, Apply)
+            and part.op in ("min", "max")
+            and part.dtype == expr.dtype
+            and part not in state.held
+        ):
+            stack += reversed(part.args)
+        elif part not in leaves:
+            leaves[part] = evaluate(state, part)
+    lanes = max(value.lanes for value in leaves.values())
+    return extremum(state.builder, expr, lanes, leaves)
 
 
 def _rounded_difference(state: State, left: Expr, right: Expr) -> Value:

@@ -10,10 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
+from typing import TYPE_CHECKING
 
 from polyml.dtypes import DType
 from polyml.records import dataclass
 from polyml.target import Target
+
+if TYPE_CHECKING:
+    from polyml.codegen.llvm.extremum_trees import Extremum
 
 __all__ = [
     "BIT",
@@ -248,10 +252,11 @@ class Builder:
     flags: the fast-math flags of additions and multiplications ("contract " or "").
     known: values computed in the current block that may be used again there, by what they are (loads, splats).
     in_place: lanes of parts of complex numbers stand in the order in which shuffles within 16 bytes bring them (memory/parts_in_place.py).
+    extrema: how minima and maxima of floats were made, by their names (extremum_trees.py).
     depth: of the deepest nest of loops written so far at the current level. keeps: whether registers keep their values across one of these loops.
     """
 
-    __slots__ = ("_counter", "block", "depth", "flags", "in_place", "keeps", "known", "lines", "module")
+    __slots__ = ("_counter", "block", "depth", "extrema", "flags", "in_place", "keeps", "known", "lines", "module")
 
     def __init__(self, module: Module, lines: Lines, *, flags: str = "", block: str = ENTRY) -> None:
         self.module = module
@@ -259,6 +264,7 @@ class Builder:
         self.flags = flags
         self.block = block
         self.known: dict[object, Value] = {}
+        self.extrema: dict[str, Extremum] = {}
         self.in_place = False
         self.depth = 0
         self.keeps = False

@@ -44,7 +44,8 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
                 for place in register_parts(state, slot.pointer, type_)
             )
             return b.paired(real, imag, type_.element)
-        return b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.alignment}")
+        found = b.known.get(("register", name))
+        return found or b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.alignment}")
     key = ("load", name, subscripts, state.lanes)
     found = b.known.get(key)
     if found is None:

@@ -235,6 +235,9 @@ def write_place(
             b.write(f"store {b.part_of(value, part)}, {pointer}, align {align}")
         return
     b.write(f"store {value}, {slot.pointer}, align {align}")
+    b.known.pop(("register", place.variable), None)
+    if value.text in b.extrema:
+        b.known["register", place.variable] = value
 
 
 def _write_phase(state: State, place: Place, phase: Phase, value: Value, *, streaming: bool) -> None:

@@ -103,6 +103,7 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
         single, wide = evaluate(state, scan.factor), b.splat(carry, width)
         value, following = step_by_step(steps, single, factor, rest, reset, wide, value, following)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
+    b.known.pop(("register", scan.carry), None)
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
 

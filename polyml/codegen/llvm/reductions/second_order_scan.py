@@ -47,6 +47,7 @@ def assign_second_order(state: State, node: Assign, scan: Scan) -> None:
         value, last, earlier = _finite(state, rest, scan, (last, earlier), (value, moved[0], moved[1]))
     for slot, following in zip(slots, (last, earlier), strict=True):
         b.write(f"store {following}, {slot.pointer}, align {slot.variable.dtype.alignment}")
+        b.known.pop(("register", slot.variable.name), None)
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
 
