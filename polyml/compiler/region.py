@@ -52,7 +52,7 @@ def lower_region(
         memory: of the whole graph. strides: of inputs that are not contiguous, in elements. results: arrays that nothing reads after the region but the caller.
         constants: names of inputs that never change. values: of tensors with zeros around their values, by name, where these are.
     """
-    if any(isinstance(op, Equation) and op.only_if is not None for op in region.ops):
+    if any(isinstance(op, Equation) and op.only_if is not None and not op.likely for op in region.ops):
         options = replace(options, register_tile=(1, 1))  # it hardly ever runs: compiling it is what it costs
     scop, joined = _scop(region, graph, memory.storage, options, strides, constants)
     scop = _with_values(scop, region, values, memory.storage) if values else scop

@@ -53,6 +53,7 @@ class Equation:
     apart: its result is to be in memory, made by a region of its own: contractions pack their operands from there.
     only_if: a flag (a bool of no dimensions) without which nothing is computed, and the result is the base: what makes a base right again that was computed in a way that rare values do not
         allow. Alone in its region, and no accumulation; every element that it hits may be computed in any case.
+    likely: the flag may well be set, so that speed counts there, too.
     """
 
     result: Tensor
@@ -69,6 +70,7 @@ class Equation:
     padded: bool = False
     apart: bool = False
     only_if: Tensor | None = None
+    likely: bool = False
 
     @property
     def left(self) -> tuple[str, ...]:

@@ -149,11 +149,18 @@ class _Memory:
 
     def condition(self, region: Region) -> str | None:
         """The buffer of the flag without which the region need not run: the arrays that it would change have what it is to leave there."""
-        op = region.ops[0]
-        if len(region.ops) > 1 or not isinstance(op, Equation) or op.only_if is None or op.base is None:
-            return None
-        shared = self.storage[op.base.name] == self.storage[op.result.name]
-        return self.buffer_of(self.storage[op.only_if.name]) if shared else None
+        made, inputs = {t.name for t in region.outputs}, {t.name for t in region.inputs}
+        flags: dict[str, None] = {}
+        for op in region.ops:
+            if isinstance(op, Equation) and op.result.name not in made:
+                continue
+            if not isinstance(op, Equation) or op.only_if is None or op.base is None or op.base.name not in inputs:
+                return None
+            if self.storage[op.base.name] != self.storage[op.result.name]:
+                return None
+            flags[op.only_if.name] = None
+        (flag, *others) = flags
+        return None if others or flag not in inputs else self.buffer_of(self.storage[flag])
 
     def finish(self, storage: Mapping[str, str]) -> Plan:
         return Plan(

@@ -42,6 +42,7 @@ from polyml.graph.rules.reuse.common import share_equal
 from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.reuse.hoist import hoist
 from polyml.graph.rules.reuse.inline import inline_elementwise
+from polyml.graph.rules.reuse.shared_places import share_places
 from polyml.graph.rules.reuse.tables import make_tables
 from polyml.graph.rules.reuse.unread import crop_unread
 from polyml.graph.rules.reuse.unseen import leave_unseen
@@ -56,6 +57,7 @@ from polyml.graph.rules.sums.onto_zeros import sum_alone
 from polyml.graph.rules.sums.pieces import join_pieces
 from polyml.graph.rules.sums.remainders import sum_remainders
 from polyml.graph.rules.sums.running import run_reductions
+from polyml.graph.rules.sums.sorted import bisect_sorted
 from polyml.graph.rules.sums.split import split_products
 from polyml.graph.rules.sums.symmetric import mirror_symmetric
 from polyml.graph.rules.sums.terms_in_blocks import sum_blocks
@@ -206,6 +208,7 @@ LAST_RULES: tuple[Rule, ...] = (
     Rule("of pairs", lambda graph, given: reduce_pairs(graph, precise=given.precise), needs=("vector_bytes",)),
     # Ordering: before the rules for loops.
     Rule("running", lambda graph, given: run_reductions(graph, precise=given.precise), needs=("vector_bytes",)),
+    Rule("sorted", lambda graph, given: bisect_sorted(graph, given.vector_bytes), needs=("vector_bytes",)),
     _plain("coupled", decouple, exact=False, needs=("vector_bytes",)),
     _plain("once", recur_once),
     Rule("pairs", _paired),
@@ -214,6 +217,7 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("scales", group_scales, exact=False),
     # Ordering: when scales stand beside what they scale.
     Rule("ahead", lambda graph, given: compute_once(graph, cheap=bool(given.vector_bytes))),
+    _plain("shared places", share_places, needs=("vector_bytes",)),
     _plain("levels in turn", turn_levels),
     _plain("two places", alternate_places),
     _plain("narrow", narrow, exact=False, needs=("vector_bytes",)),

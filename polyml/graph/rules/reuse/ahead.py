@@ -12,7 +12,7 @@ So does a function of what a loop comes to step by step: a gate `sigmoid(g[t, i]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -38,7 +38,7 @@ from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, FloorDiv, affine
 
-__all__ = ["USES_SHORT", "compute_once", "has_all"]
+__all__ = ["USES_SHORT", "Whole", "compute_once", "has_all", "over_a_tensor"]
 
 _USES = 16
 """How often an element must be used for a pass over all of them to pay."""
@@ -54,7 +54,7 @@ _BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class Whole:
     """An expression over all elements of a tensor. use: by that tensor's indices i0, i1, ..; place: the element that it is computed for where it stands; shape, label: of the tensor; source: what names it."""
 
     use: Apply
@@ -104,7 +104,7 @@ def _block(ops: tuple[Op, ...], tensors: dict[str, Tensor], cheap: bool) -> tupl
     return renewed(ops, result)
 
 
-def _worth(equation: Equation, tensors: dict[str, Tensor], cheap: bool) -> Iterator[_Whole]:
+def _worth(equation: Equation, tensors: dict[str, Tensor], cheap: bool) -> Iterator[Whole]:
     """What an equation uses often, as expressions over whole tensors."""
     if equation.reduce is None or not equation.reduced:
         return
@@ -116,21 +116,21 @@ def _worth(equation: Equation, tensors: dict[str, Tensor], cheap: bool) -> Itera
         if not isinstance(node, Apply):
             continue
         if _costs(node):
-            whole = _over_a_tensor(node, tensors)
+            whole = over_a_tensor(node, tensors)
             if whole is not None:
                 across = _is_of_short(node) and plain_index(whole.place[-1]) not in equation.reduced
                 if whole.elements * (USES_SHORT if across else _USES) <= instances:
                     yield whole
                     continue
         elif cheap and equation.only_if is None and id(node) not in product and _is_arithmetic(node):
-            whole = _over_a_tensor(node, tensors)
+            whole = over_a_tensor(node, tensors)
             if whole is not None and _is_used_often(whole, equation, instances, tensors):
                 yield whole
                 continue
         waiting += node.args
 
 
-def _operands(expr: Expr, ahead: Mapping[Apply, _Whole], tensors: Mapping[str, Tensor]) -> int:
+def _operands(expr: Expr, ahead: Mapping[Apply, Whole], tensors: Mapping[str, Tensor]) -> int:
     """How many different elements the expression reads, with these made ahead of it."""
     found: set[object] = set()
     waiting = [expr]
@@ -139,7 +139,7 @@ def _operands(expr: Expr, ahead: Mapping[Apply, _Whole], tensors: Mapping[str, T
         if isinstance(node, Read):
             found.add(node)
         elif isinstance(node, Apply):
-            whole = _over_a_tensor(node, tensors) if ahead else None
+            whole = over_a_tensor(node, tensors) if ahead else None
             if whole is not None and whole.use in ahead:
                 found.add((whole.use, whole.place))
             else:
@@ -161,7 +161,7 @@ def _is_arithmetic(expr: Apply) -> bool:
     return expr.dtype.is_float and not expr.dtype.is_half and computes and not short_numbers(expr)
 
 
-def _is_used_often(whole: _Whole, equation: Equation, instances: int, tensors: Mapping[str, Tensor]) -> bool:
+def _is_used_often(whole: Whole, equation: Equation, instances: int, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a pass over all elements costs less than computing them at each use, and the sum does not wait for memory meanwhile."""
     own = variables_in(whole.place)
     beside = [
@@ -172,11 +172,11 @@ def _is_used_often(whole: _Whole, equation: Equation, instances: int, tensors: M
     return bool(beside) and whole.elements * _USES <= instances and max(beside) * USES_BESIDE <= instances
 
 
-def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, _Whole]:
+def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, Whole]:
     """What the loop's equations compute of tensors from before it and use often in each step, as expressions over a whole tensor."""
     inside = made_within(loop) | {c.initial.name for c in loop.carried}
     steps: dict[str, int | None] = {}
-    found: dict[Apply, _Whole] = {}
+    found: dict[Apply, Whole] = {}
     stack: list[Op] = [loop]
     while stack:
         op = stack.pop()
@@ -187,7 +187,7 @@ def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, _Whole]
         elif isinstance(op, Equation):
             extents = index_extents(op)
             for node in walk(op.body):
-                whole = _over_a_tensor(node, tensors) if isinstance(node, Apply) and _costs(node) else None
+                whole = over_a_tensor(node, tensors) if isinstance(node, Apply) and _costs(node) else None
                 if whole is None or whole.use in found or {r.tensor for r in reads_of(node)} & inside:
                     continue
                 names = variables_in(s for r in reads_of(node) for s in r.subscripts)
@@ -197,7 +197,7 @@ def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, _Whole]
     return found
 
 
-def _needs_most(whole: _Whole, extents: Mapping[str, int | None]) -> bool:
+def _needs_most(whole: Whole, extents: Mapping[str, int | None]) -> bool:
     """Whether the loop comes to at least half of each dimension, as far as is known: one of its variables or indices goes along it, one for each."""
     names: list[str] = []
     for subscript, extent in zip(whole.place, whole.shape, strict=True):
@@ -227,13 +227,13 @@ def _costs(expr: Apply) -> bool:
     return converts or costly or expr.op in ("real", "imag") or _is_of_short(expr)
 
 
-def _over_a_tensor(expr: Apply, tensors: Mapping[str, Tensor]) -> _Whole | None:
-    """The expression as one over all elements of a tensor that it reads, or of one with all indices of several. None when it has no such form.
+def over_a_tensor(expr: Apply, tensors: Mapping[str, Tensor], sizes: Set[str] = frozenset()) -> Whole | None:
+    """The expression as one over all elements of a tensor that it reads, or of one with all indices of several. None when it has no such form. sizes: what it may compute with as well.
 
     Other tensors may be read by some of the same indices where these have the same extents: so every element can be computed, needed or not.
     """
     reads = list(dict.fromkeys(node for node in walk(expr) if isinstance(node, Read)))
-    if not reads or any(isinstance(node, IndexValue) for node in walk(expr)):
+    if not reads or any(isinstance(n, IndexValue) and not n.affine.variables() <= sizes for n in walk(expr)):
         return None
     read = max(reads, key=lambda r: (len(r.subscripts), estimated_bytes(tensors[r.tensor])))
     source = tensors[read.tensor]
@@ -286,10 +286,10 @@ def _of(
     place: tuple[Subscript, ...],
     shape: tuple[Affine, ...],
     source: Tensor,
-) -> _Whole:
+) -> Whole:
     made = map_reads(expr, lambda read: Read(read.tensor, subscripts[read], read.dtype))
     assert isinstance(made, Apply), "internal: an operation stays one"
-    return _Whole(made, place, shape, source.label, source.name)
+    return Whole(made, place, shape, source.label, source.name)
 
 
 def _is_of_short(expr: Apply) -> bool:
@@ -311,7 +311,7 @@ def has_all(place: Affine, extent: Affine, places: Mapping[str, int], shape: Seq
             return False
 
 
-def _ahead(whole: _Whole, op: Equation | Loop, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
+def _ahead(whole: Whole, op: Equation | Loop, tensors: dict[str, Tensor]) -> tuple[Tensor, Equation]:
     use = whole.use
     name = fresh_name(f"{whole.source}_{use.op if use.op != 'cast' else use.dtype.name}", tensors)
     tensor = tensors[name] = Tensor(name, use.dtype, whole.shape, whole.label)
@@ -321,7 +321,7 @@ def _ahead(whole: _Whole, op: Equation | Loop, tensors: dict[str, Tensor]) -> tu
 def _replaced(expr: Expr, made: Mapping[Apply, Tensor], tensors: Mapping[str, Tensor]) -> Expr:
     if not isinstance(expr, Apply):
         return expr
-    whole = _over_a_tensor(expr, tensors)
+    whole = over_a_tensor(expr, tensors)
     if whole is not None and (tensor := made.get(whole.use)) is not None:
         return Read(tensor.name, whole.place, tensor.dtype)
     return expr.with_args(_replaced(arg, made, tensors) for arg in expr.args)

@@ -18,7 +18,7 @@ from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
-__all__ = ["inline_elementwise", "read_through"]
+__all__ = ["inline_elementwise", "is_elementwise", "read_through", "substituted"]
 
 _MAX_NODES = 64
 """No body grows beyond this many nodes by inlining."""
@@ -45,7 +45,7 @@ def read_through(producer: Equation, read: Read) -> Expr | None:
         name = place.name if isinstance(place, Affine) else None
         assert name is not None, "internal: the producer is not elementwise"
         values[name] = subscript
-    return _substituted(producer.body, values)
+    return substituted(producer.body, values)
 
 
 def is_elementwise(equation: Equation) -> bool:
@@ -56,7 +56,7 @@ def is_elementwise(equation: Equation) -> bool:
     return None not in names and len(set(names)) == len(names) and set(names) == set(equation.indices)
 
 
-def _substituted(expr: Expr, values: Mapping[str, Subscript]) -> Expr | None:
+def substituted(expr: Expr, values: Mapping[str, Subscript]) -> Expr | None:
     """The expression with indices replaced; None when a gathered value would get into affine arithmetic."""
     match expr:
         case Const():
@@ -68,12 +68,12 @@ def _substituted(expr: Expr, values: Mapping[str, Subscript]) -> Expr | None:
             return IndexValue(place, expr.dtype) if isinstance(place, Affine) else Apply("cast", (place,), expr.dtype)
         case Read():
             subscripts = [
-                _place(s, values) if isinstance(s, Affine) else _substituted(s, values) for s in expr.subscripts
+                _place(s, values) if isinstance(s, Affine) else substituted(s, values) for s in expr.subscripts
             ]
             known = tuple(s for s in subscripts if s is not None)
             return Read(expr.tensor, known, expr.dtype) if len(known) == len(subscripts) else None
         case Apply():
-            args = tuple(a for a in (_substituted(arg, values) for arg in expr.args) if a is not None)
+            args = tuple(a for a in (substituted(arg, values) for arg in expr.args) if a is not None)
             return Apply(expr.op, args, expr.dtype) if len(args) == len(expr.args) else None
 
 

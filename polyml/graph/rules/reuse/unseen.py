@@ -55,7 +55,8 @@ def _starts_apart(equation: Equation) -> bool:
 
 def _covers_fill(equation: Equation, fills: set[str]) -> bool:
     affine_target = all(isinstance(s, Affine) for s in equation.target)
-    return equation.base is not None and equation.base.name in fills and not equation.accumulate and affine_target
+    certain = affine_target and not equation.accumulate and equation.only_if is None
+    return equation.base is not None and equation.base.name in fills and certain
 
 
 def _left_points(equation: Equation) -> isl.Set:
