@@ -2,13 +2,14 @@
 
 Where only arguments are read, a bool Equation over all instances and its Check stand before all other ops, so that nothing is written when an
 index is out of range. Else the subscript is clamped, and a flag is carried to a Check at the end of the program. So it is where floats are computed on the way
-to the subscript: two computations need not round alike (one has a fused product, the other none), and what the check saw is not sure to be what is used.
+to the subscript: two computations need not round alike (one has a fused product, the other none), and what the check saw is not sure to be what is used. Where such a subscript goes one way along an index, its ends are checked (ends.py).
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import islpy as isl
 
@@ -18,6 +19,7 @@ from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.typing import Typed, cast
 from polyml.errors import BoundsError, DTypeError
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, apart, walk
+from polyml.graph.builder.ends import at_ends
 from polyml.graph.builder.parts import Path, fill, image, index_value, variables_of
 from polyml.graph.builder.state import Flag, State
 from polyml.graph.ir import Check, Equation, Tensor
@@ -57,9 +59,11 @@ def checked_index(
     wide = _wide(index.expr, path.scope.known, state.value_ranges)
     moved, (least, most) = _at_ends(wide, path)
     beyond = Const(extent - most, i64) if isinstance(extent, int) else index_value(affine(extent) - most).expr
-    sides = [_compare("lt", moved, Const(-least, i64))] if below else []
-    sides += [_compare("ge", moved, beyond)] if above else []
-    outside = sides[0] if len(sides) == 1 else Apply("or", tuple(sides), boolean)
+    alone = not path.data and not path.scope.conditions
+    forms = at_ends(moved, {r.name: r for r in path.scope.indices}) if alone else (moved,)
+    sides = [_compare("lt", form, Const(-least, i64)) for form in forms] if below else []
+    sides += [_compare("ge", form, beyond) for form in forms] if above else []
+    outside = reduce(lambda a, b: Apply("or", (a, b), boolean), sides)
     message = f"an index into dimension {position} of {access} (extent {extent}) is out of range"
     parts = [n for e in (wide, *path.data) for n in walk(e)]
     if all(n.tensor in state.inputs for n in parts if isinstance(n, Read)) and not any(map(_rounds, parts)):
