@@ -195,7 +195,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, o.caches)),
     Pass("prefetch_along", lambda f, o: prefetch_along(f, o.caches)),
     # Ordering: after the passes that fetch what tiles read next.
-    Pass("prefetch_copies", lambda f, o: prefetch_copies(f, o.caches)),
+    Pass("prefetch_copies", lambda f, o: prefetch_copies(f, o.caches, o.held)),
     # Ordering: last, when the loops read what they will read.
     Pass(
         "prefetch",

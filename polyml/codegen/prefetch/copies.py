@@ -5,7 +5,7 @@ A block's rows are pieces of the matrix's, some hundred bytes to a few KiB, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -32,14 +32,16 @@ APART = 1024
 """Bytes from row to row, at least: nearer ones are a stream."""
 
 
-def prefetch_copies(function: Function, caches: Caches) -> tuple[Function, tuple[Note, ...]]:
-    """The function with prefetches in the vector loops that do nothing but copy elements of large inputs, row by row, to scratch memory.
+def prefetch_copies(
+    function: Function, caches: Caches, held: Set[str] = frozenset()
+) -> tuple[Function, tuple[Note, ...]]:
+    """The function with prefetches in the vector loops that do nothing but copy elements of large inputs, row by row, to scratch memory. held: inputs of symbolic size that L2 holds in every call; others may be large.
 
     Rewrite:
         for (k..) vector for (j..) panels[k, j] = y[k, j];
         -> for (k..) vector for (j..) { prefetch y[k + 4, j]; panels[k, j] = y[k, j]; }
     """
-    large = large_inputs(function, caches.l2 // 4) if caches.l2 else {}
+    large = large_inputs(function, caches.l2 // 4) | _of_any_size(function, held) if caches.l2 else {}
     # What register tiles have asked for is near.
     asked = {node.place.variable for node in nodes_of(function) if isinstance(node, Prefetch)}
     large = {name: variable for name, variable in large.items() if name not in asked}
@@ -64,21 +66,21 @@ class _Copies:
         reads = [self.source(node, lanes) for node in lanes.body]
         if not reads or any(read is None for read in reads):
             return lanes
-        lines: dict[tuple[str, Affine, int], Prefetch] = {}
+        lines: dict[tuple[Place, Affine, int], Prefetch] = {}
         for read in reads:
             assert read is not None, "internal: a copy of nothing"
             variable = self.inputs[read.tensor]
-            flat = flat_element(variable, read.subscripts)
-            row = next(
-                (loop for loop in reversed(loops) if flat is not None and self.is_row(variable, flat, loop)), None
-            )
+            flat = flat_element(variable, read.subscripts, whole_rows=True)
+            row = next((loop for loop in reversed(loops) if _is_row(variable, read, loop)), None)
             if flat is None or row is None:
                 return lanes
             ahead = _rows_ahead(row, loops)
             there = {row.variable: affine(row.variable) + ahead * row.step}
             place = Place(read.tensor, tuple(s.substitute(there) for s in affine_subscripts(read)))
             line = flat.constant * variable.dtype.itemsize // self.caches.line
-            lines.setdefault((read.tensor, flat - flat.constant, line), Prefetch(place, 2))
+            apart = zip(place.subscripts, variable.memory_strides, strict=True)
+            rows = Place(read.tensor, tuple(s for s, stride in apart if stride is None))
+            lines.setdefault((rows, flat - flat.constant, line), Prefetch(place, 2))
             self.notes.append(Note("prefetch", row.variable, f"{read.tensor} {ahead} rows ahead, for its copy"))
         return replace(lanes, body=(*lines.values(), *lanes.body))
 
@@ -118,13 +120,27 @@ class _Copies:
             return None
         if not node.target.subscripts or not isinstance(node.value, Read) or node.value.tensor not in self.inputs:
             return None
-        flat = flat_element(self.inputs[node.value.tensor], node.value.subscripts)
+        flat = flat_element(self.inputs[node.value.tensor], node.value.subscripts, whole_rows=True)
         return node.value if flat is not None and flat.stride(lanes.variable) == 1 else None
 
-    def is_row(self, variable: Variable, flat: Affine, loop: For) -> bool:
-        """Whether the loop goes from row to row, one after the other."""
-        step = abs((flat.stride(loop.variable) or 0) * loop.step) * variable.dtype.itemsize
-        return loop.kind == "sequential" and loop.step == 1 and step >= APART
+
+def _of_any_size(function: Function, held: Set[str]) -> dict[str, Variable]:
+    """Arguments of symbolic size that the function only reads, and that may be large."""
+    read = (v for v in function.arguments if v.name not in function.written and v.name not in held)
+    return {v.name: v for v in read if v.bytes is None}
+
+
+def _is_row(variable: Variable, read: Read, loop: For) -> bool:
+    """Whether the loop goes from row to row, one after the other. Rows of unknown length are taken for long ones."""
+    if loop.kind != "sequential" or loop.step != 1:
+        return False
+    step = 0
+    for subscript, stride in zip(read.subscripts, variable.memory_strides, strict=True):
+        along = subscript.stride(loop.variable) if isinstance(subscript, Affine) else None
+        if along and stride is None:
+            return True
+        step += (along or 0) * (stride or 0)
+    return abs(step) * variable.dtype.itemsize >= APART
 
 
 def _rows_ahead(row: For, loops: Sequence[For]) -> int:

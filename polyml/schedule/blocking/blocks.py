@@ -25,7 +25,7 @@ class Blocking:
     reduction's. sizes: iterations per block, for `lanes`, `vector_side` and `reduced`. vector_operand: the array that is packed into panels of `width` (when `packed`);
     row_operand: the other one where its rows are packed too, else None; `sizes` then has a block of `rows`. source_order: the loops that pack
     a block of the vector operand. turned: the result is read again, row by row, by a statement that lays it out with `rows` innermost; lines_first: a vector of columns at a time (blocking/laid_out.py); across: or with that column of its, once `together` of them are finished. result_order: not empty where the reduction is so short that a panel of the vector operand stays in L1 and writing C is what costs: the
-    indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (blocking/order.py). rows_ahead: all rows are packed once per block of the reduction, whose
+    indices of both sides, that loops around the register tile follow, in the order of C's memory as far as L1 has room for what they share (blocking/order.py). rows_ahead: all rows, or a block of them where their number is not known, are packed once per block of the reduction, whose
     blocks are then the outer ones. rows_along: rows that are packed are contiguous along the reduction. row_lines: what a register tile has of each of their terms is a cache line, or a half. in_place: a block of the vector operand is as good as a panel where it lies. rows_in_l2: so many packed rows go along one panel after the other, which stays in L1; 0: panels follow each other along a tile's rows.
     last: vectors of the last register tiles along the lanes, where other ones than whole tiles and what is left are better. strips: it is read where it lies, a strip as wide as the register tile at a time, by all rows. parts_first: strips that are packed, all of them for one part of the sum before the next. beside: of the lanes, how many are finished one packed strip after the other before they are laid out (0: those of a block). rest: columns beside those of `extents`, with lanes along `rest_lanes`, the sum's index or the rows' (blocking/rest_columns.py); side_by_side: how many of their sums are in registers at a time, at most. one_kind: whole register tiles along the lanes have no loop of their own, their last vectors overlap like those of the others. ends: the symbolic extents, for which `extents` has a large number. worth: how large they must be for this to pay.
     """
@@ -78,7 +78,7 @@ class Blocking:
     @property
     def in_parts(self) -> bool:
         """Whether the sums of all rows are too many to wait for the blocks of the reduction, so that a part of the outermost rows has all of them before the next."""
-        return any(self.blocked(index) for index in self.row_side)
+        return not self.rows_ahead and any(self.blocked(index) for index in self.row_side)
 
     @property
     def streams(self) -> bool:

@@ -39,13 +39,12 @@ MOST_MORE = 8
 class BlockCopies:
     """Names of the copy statements and of the packed arrays: of the vector operand, and of the row operand where it is packed.
 
-    repeats: indices whose blocks the rows are packed for again; the copy statement has the block's number as an index (`block_index`). rest_copy, rest_array: of columns that are left."""
+    rest_copy, rest_array: of columns that are left. A copy that is made again for each block of an index has the block's number as an index (`block_index`)."""
 
     vector_copy: str | None = None
     vector_array: str | None = None
     row_copy: str | None = None
     row_array: str | None = None
-    repeats: tuple[str, ...] = ()
     rest_copy: str | None = None
     rest_array: str | None = None
 
@@ -89,7 +88,8 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
     if plan.packed and not plan.in_place:
         panels = array_name(f"{plan.vector_operand}_panels", scop.arrays)
         layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)
-        made[panels] = vector = _copy(scop, plan, plan.vector_operand, panels, layout, ())
+        repeats = tuple(i for i in (*plan.row_side, plan.rows) if plan.blocked(i)) if plan.rows_ahead else ()
+        made[panels] = vector = _copy(scop, plan, plan.vector_operand, panels, layout, repeats)
         copies = BlockCopies(vector_copy=vector[1].name, vector_array=panels)
         layouts[plan.vector_operand] = panels, layout
     if plan.row_operand is not None:
@@ -98,7 +98,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
         repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.rows_ahead)
         rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
         made[name] = rows
-        copies = replace(copies, row_copy=rows[1].name, row_array=name, repeats=repeats)
+        copies = replace(copies, row_copy=rows[1].name, row_array=name)
         layouts[plan.row_operand] = (name, layout)
     packed = _rows_apart(packed, plan, scop.arrays[statement.target.array])
     changed = _redirected(statement, layouts)
@@ -116,7 +116,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
         written = new.must_writes.intersect_domain(copy.domain.to_union_set())
         reads = new.reads.intersect_domain(readers[name].domain.to_union_set()).intersect_range(universe(new, name))
         link = written.apply_range(reads.reverse())
-        flow = flow.union(link.intersect(_same_block(new, copy, changed, plan)) if copies.repeats else link)
+        flow = flow.union(link.intersect(_same_block(new, copy, changed, plan)))
     storage = dict(packed.storage)
     for name, layout in layouts.values():
         storage[name] = _apart(_storage(scop, name, plan, layout, (changed, made[name][1])), layout, made[name][0])
@@ -181,7 +181,7 @@ def _redirected(statement: Statement, layouts: Mapping[str, tuple[str, Sequence[
 
 
 def _same_block(scop: Scop, copy: Statement, reader: Statement, plan: Blocking) -> isl.UnionMap:
-    """{ copy -> reader }: rows are packed for the block that the reader is in."""
+    """{ copy -> reader }: what is packed for each block again is for the block that the reader is in."""
     sources = [i if i.endswith("_block") else f"{i}_" for i in copy.indices]
     equal = " and ".join(
         f"{block_index(i)} = floor({i}/{plan.sizes[i]})" for i in reader.indices if block_index(i) in copy.indices

@@ -33,10 +33,12 @@ from polyml.schedule.blocking.register_tile import last_tiles, rest_lanes, side_
 from polyml.schedule.blocking.shares import PIECES, even_for_threads, sharing_threads
 from polyml.schedule.blocking.sides import Sides, is_turned, turned_column
 from polyml.schedule.blocking.sizes import (
+    SWEPT_DEPTH,
     depths,
     even,
     is_short,
     rows_along,
+    rows_at_a_time,
     rows_fit,
     rows_in_l2,
     rows_pass,
@@ -186,17 +188,14 @@ def _with_tile(
         return None
     tall_panels = row_operand is not None and not short and rows_pass(model, sides, tile, depth, target)
     several = any(sizes[index] < model.extents[index] for index in (*sides.columns, sides.lanes))
-    ahead = several and not short and row_operand is not None
-    ahead = ahead and rows_fit(model, sides.out, sides.others[0], depth, target)
-    if ahead:
-        sizes |= {index: model.extents[index] for index in sides.rows}
+    ahead = _rows_ahead(given, rows, tile, depth, target) if several and not short and row_operand is not None else {}
     return replace(
-        blocks_of(model, sides, rows, tile, width, sizes, packed=packed),
+        blocks_of(model, sides, rows, tile, width, sizes | ahead, packed=packed),
         row_operand=row_operand,
         turned=turned,
         lines_first=turned and lines_at_a_time(scop, given.statement, sides.lanes, sizes[sides.lanes], target),
         result_order=order,
-        rows_ahead=ahead,
+        rows_ahead=bool(ahead),
         rows_along=rows_along(sides),
         row_lines=not rows_along(sides) and 2 * tile.rows * model.itemsize % target.line_bytes == 0,
         in_place=packs_rows
@@ -208,6 +207,18 @@ def _with_tile(
         worth=_worth(given, width, target, packed=packed, turned=turned, bare=row_operand is None),
         one_kind=row_operand is not None and not turned and sides.lanes in ends,
     )
+
+
+def _rows_ahead(
+    given: Contraction, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> dict[str, int]:
+    """How many rows are packed ahead of all columns, by index: all, or a block of those whose number is not known; none where rows are packed for each block of columns again."""
+    model, sides = given.model, given.sides
+    if not given.ends.keys().isdisjoint(sides.rows):
+        deep = prod(depth.values()) >= SWEPT_DEPTH
+        return rows_at_a_time(model, sides, rows, tile, depth, target) if deep else {}
+    fit = rows_fit(model, sides.out, sides.others[0], depth, target)
+    return {index: model.extents[index] for index in sides.rows} if fit else {}
 
 
 def _depth(

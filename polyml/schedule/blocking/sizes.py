@@ -17,6 +17,7 @@ from polyml.target import Target
 
 __all__ = [
     "RUN",
+    "SWEPT_DEPTH",
     "TOGETHER",
     "WAY",
     "by_stride",
@@ -24,6 +25,7 @@ __all__ = [
     "even",
     "is_short",
     "rows_along",
+    "rows_at_a_time",
     "rows_fit",
     "rows_in_l2",
     "rows_meet_in_l1",
@@ -216,6 +218,21 @@ def rows_fit(
     result = prod(e for i, e in model.extents.items() if out.stride(i) != 0)
     deep = prod(depth.values()) >= SWEPT_DEPTH
     return rows * model.itemsize <= room and (deep or result * model.itemsize <= room)
+
+
+def rows_at_a_time(
+    model: StatementModel, sides: Sides, rows: str, tile: RegisterTile, depth: Mapping[str, int], target: Target
+) -> dict[str, int]:
+    """How many rows of unknown number are packed ahead of all columns, by index: a sixteenth of the last cache, which other cores use, or L2's size. The vector operand is packed again for each block of them, once for some
+    thousand multiply-adds with each of its elements."""
+    room = max(target.l2_bytes, target.l3_bytes // 16) // (prod(depth.values()) * model.itemsize)
+    others = [i for i in by_stride(sides.rows, sides.out) if i != rows]
+    sizes = {rows: _shared(model, rows, others, even(model.extents[rows], max(room, tile.rows), tile.rows), tile.rows)}
+    room //= sizes[rows]
+    for position, index in reversed(list(enumerate(others))):
+        sizes[index] = _shared(model, index, others[:position], even(model.extents[index], max(room, 1), 1), 1)
+        room //= sizes[index]
+    return sizes
 
 
 def rows_pass(

@@ -3,7 +3,8 @@
 For sizes at large both operands are packed, since nobody knows how far apart their rows are. Of a product of 20 to 300 rows and columns that is a large part of the time: elements are used a few times. So there is
 a version without, which those calls take that have little to fear of rows as they are (`small_limits`); and calls for which packing does not pay, however large they are.
 
-Zen 3, f32, one thread, time of the packed version relative to this one: 33 x 20 x 150 1.6, 20 x 20 x 20 1.3, 150 x 7 x 150 1.9, 200 x 200 x 200 1.2.
+Zen 3, f32, one thread, time of the packed version relative to this one: 33 x 20 x 150 1.6, 20 x 20 x 20 1.3, 150 x 7 x 150 1.9; 20 x 200 x 100 1.2. Of batches: 300 of 33 x 35 x 37 1.05, 50 of 100 x 64 x 96 0.86, 30 of 130 x 130 x 130 0.76,
+7 of 250 x 255 x 251 0.65.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ def plan_small(scop: Scop, model: StatementModel, target: Target) -> Blocking | 
 def small_limits(scop: Scop, model: StatementModel, target: Target) -> tuple[Product, ...]:
     """At which sizes `plan_small` is better than packed rows, for a contraction that it has a plan for.
 
-    L2 holds the vector operand, and the rows that all panels read. Where a strip is read where it lies, L1 has room for most of it (it stays in L2 else), and for a tile's rows where each term has a line of its own;
-    and what has a line for each term is no part of few sets of L1."""
+    L2 holds the vector operand, and the rows that all panels read. Of a batch L1 does: its operands come from beyond L2, end to end where they are so small. Where a strip is read where it lies, L1 has room for most of it (it stays in
+    L2 else), and for a tile's rows where each term has a line of its own; and what has a line for each term is no part of few sets of L1."""
     given = _given(scop, model)
     assert given is not None, "internal: there is no such plan"
     model, sides = given.model, given.sides
     (rows,), (other,) = sides.rows, sides.others
     l2, in_place = target.l2_bytes // model.itemsize, _is_in_place(given)
     moving = [i for i in model.extents if sides.operand.stride(i) != 0 and i not in sides.batch]
-    found = [*within(given.extents(moving), most=l2)]
-    found += within(given.extents([rows, *sides.reduced]), most=l2 // 2 if in_place else l2)
+    found = [*within(given.extents(moving), most=target.l1_bytes // model.itemsize if in_place and sides.batch else l2)]
     along = other.stride(sides.reduced[-1]) == 1
+    found += within(given.extents([rows, *sides.reduced]), most=l2 // 2 if in_place else l2)
     if in_place:
         strip = UNKNOWN_VECTORS * target.vector_bytes
         # A strip's rows, and those of the other operand, are parts of two lines most of the time.

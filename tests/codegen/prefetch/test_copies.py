@@ -72,6 +72,15 @@ def test_rows_that_are_no_whole_vector_are_asked_for() -> None:
     assert "prefetch L2 x[k + 8, n];" in text[copy : text.index("x_panels[-", copy)]
 
 
+def test_rows_of_unknown_length_are_asked_for() -> None:
+    """They are taken for long ones; small operands have a version without panels."""
+    x = np.zeros((99, 101), np.float32)
+    program = polyml.einsum(TN.replace("f64", "f32"), dynamic=True, target=Target("x86-64-v3"), threads=1)
+    text = program.lower(x, x).text("loops")
+    assert "prefetch L2 x[k + 8, n];" in text
+    assert "prefetch L2 y[k + 4, m];" in text
+
+
 ACROSS = 'def f(x: f32["A F B E"], y: f32["D F"]):\n    z[e, d, b, a] = x[a, f, b, e] * y[d, f]\n    return z\n'
 
 

@@ -4,7 +4,7 @@ batch, blocks of the vector side, blocks of the reduction
   make a block of an operand, where that is part of the nest
   pack the block of the vector operand in panels
   rows of the row side (threads share them), a register tile's at a time; pack those rows, where that pays
-  (or the blocks of the reduction come first, and all rows are packed ahead of the blocks of the vector side)
+  (or the blocks of the reduction come first, and all rows are packed ahead of the blocks of the vector side; of rows of unknown number a block, whose loops are around all of these)
     panels of the block: full ones, then the rest
       jammed rows, lanes
         initialize (in the first block of the reduction), reduce, finish
@@ -54,7 +54,8 @@ class _Builder(BlockRows):
         sums = [i for i in plan.reduced if plan.blocked(i)]
         if plan.rows_ahead and copies.row_copy is not None and copies.row_array is not None:
             rows, array = copies.row_copy, copies.row_array
-            loops += self.tiles(sums, everything, shared)
+            blocks = [i for i in (*plan.row_side, plan.rows) if plan.blocked(i)]
+            loops += self.tiles([*blocks, *sums], everything, shared)
             parts: list[Part] = [((rows,), "", lambda n: self.pack_rows(n, shared))]
             names = tuple(name for name in everything if name != rows)
             parts.append((names, "", lambda n: self.columns(n, [], names, shared)))
