@@ -244,6 +244,16 @@ def test_small_ones_and_explicit_choices_stay_without_blocks() -> None:
         assert not blocks_of(KERNELS["lu"].program(target=WIDE, **options), a.copy())
 
 
+@pytest.mark.parametrize(("size", "block"), [(60, 48), (600, 72), (1600, 120)])
+def test_blocks_of_any_size_suit_the_call_at_hand(size: int, block: int) -> None:
+    """And two of them are enough, not four: what has none goes row by row."""
+    target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024)
+    function = KERNELS["lu"].program(target=target, dynamic=True, threads=1)
+    (a,) = KERNELS["lu"].data({"N": size}, np.random.default_rng(0))
+    assert f"blocks of {block} k" in blocks_of(function, a.copy())
+    assert f"if (((N >= {2 * block})" in function.lower(a.copy()).text("loops")
+
+
 # -- proofs -------------------------------------------------------------------------------------------------------------------------
 
 
