@@ -13,11 +13,14 @@ from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import TOGETHER, by_stride, even, shares, widths
 from polyml.schedule.blocking.strips import is_narrow, strips_of
 from polyml.schedule.blocking.symbolic import Contraction
-from polyml.schedule.blocking.worth import FEW_USES, packing_pays
+from polyml.schedule.blocking.worth import packing_pays
 from polyml.schedule.cost import StatementModel
 from polyml.target import Target
 
 __all__ = ["turned_blocks"]
+
+FEWEST_USES = 2
+"""Times that an element of the operand must be read, at least. Read as the result's order has it, it comes in short pieces, each from a page of its own, however few rows it meets."""
 
 MOST_IN_SET = 16
 """Lines of a strip that may meet in one set of L2: a row of the operand that is packed alone comes from the last cache once then, not for each tile, and what is packed stays in L1.
@@ -39,7 +42,7 @@ def turned_blocks(given: Contraction, across: str, target: Target) -> Blocking |
     if (
         sides.batch
         or len(sides.others) != 1
-        or not packing_pays(model, operand, sides, target, turned=False, least=FEW_USES)
+        or not packing_pays(model, operand, sides, target, turned=False, least=FEWEST_USES)
     ):
         return None
     inner = by_stride(sides.rows, out)[::-1]

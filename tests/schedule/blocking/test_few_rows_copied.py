@@ -46,10 +46,10 @@ def test_who_is_copied(spec: str, other: dict[str, int], packed: bool) -> None:
     assert ("x packed in panels" in explained) == packed
 
 
-@pytest.mark.parametrize(("rows", "laid_out"), [(8, True), (7, False)])
-def test_the_result_is_laid_out(rows: int, laid_out: bool) -> None:
-    """The operand is read as it lies; `product` of more than L2 holds."""
+@pytest.mark.parametrize(("rows", "l2", "laid_out"), [(8, 4 << 20, True), (7, 512 << 10, True), (7, 4 << 20, False)])
+def test_the_result_is_laid_out(rows: int, l2: int, laid_out: bool) -> None:
+    """The operand, of more than L2 holds, is read as it lies; where a few rows meet it, of more than four times as much."""
     text, x, y = product("aebd,ce->dcba", "f32", SIZES | {"c": rows})
-    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=l2)
     explained = str(polyml.einsum(text, target=target, threads=1).explain(x, y))
     assert ("z_turned" in explained) == laid_out

@@ -142,9 +142,10 @@ def _best(
 
 
 def _layouts(given: Layout, roles: Roles) -> Iterator[Layout]:
-    """Results whose rows and lanes are all of one operand's indices, in its order or that of the given result, and the given result; each operand as it lies, or laid out like the result."""
+    """Results whose rows and lanes are all of one operand's indices, in its order or that of the given result, and the given result; each operand as it lies, or laid out like the result. Of those that cost the same
+    the first one is taken: in an operand's own order, so that it is read from end to end."""
     results = [given.result]
-    for order in (False, True):
+    for order in (True, False):
         ours, others = (
             tuple(i for i in (own if order else given.result) if i in part)
             for own, part in ((given.left, roles.left), (given.right, roles.right))

@@ -23,8 +23,12 @@ from polyml.sets.boxes import box
 
 __all__ = ["turn_results", "turned_order"]
 
-FEW_ROWS, SHORT = 8, 16
-"""Bounds that a contraction must reach to get panels: rows and terms (FEW_USES, MIN_DEPTH in schedule/blocking/worth.py)."""
+LEAST_ROWS, SHORT = 2, 16
+"""Bounds that a contraction must reach for its operand to be read where it lies, or from panels: rows and terms (FEWEST_USES in schedule/blocking/turned.py, MIN_DEPTH in schedule/blocking/worth.py)."""
+
+FEW_ROWS, FAR = 8, 4
+"""Rows below which the operand must take so many times what a core keeps close: read as the result's order has it, it comes from memory in short pieces, each from a page of its own. Zen 3, of the time in that order:
+`afbce,df->edcba` with seven rows f64 0.36, five 0.45, f32 0.44, `aebd,ce->dcba` seven f64 0.5, five f32 0.26, `adb,cd->cba` two of 9 MB 0.46, five 0.36; six and seven of 0.8 to 1.7 MB 0.64 to 1.66."""
 
 AGAIN = 4
 """How many times what a core keeps close the other operand may take: each block reads all of it again. 12.8 MB, which 350 blocks of seven columns met, took 1.38 s instead of 0.40."""
@@ -64,7 +68,9 @@ def _turned(
     ):
         return ()
     known = {i: e.evaluate(graph.examples) for i, e in extents.items()}
-    order = turned_order(equation, body, known, tensors, cache, vector_bytes)
+    # Blocks of a few rows are made of numbers alone (schedule/blocking/turned.py).
+    least = FEW_ROWS if any(e.variables() for e in extents.values()) else LEAST_ROWS
+    order = turned_order(equation, body, known, tensors, cache, vector_bytes, least=least)
     if order is None:
         return ()
     name = fresh_name(f"{equation.result.name}_turned", tensors)
@@ -85,8 +91,10 @@ def turned_order(
     tensors: Mapping[str, Tensor],
     cache: int,
     vector_bytes: int,
+    *,
+    least: int = LEAST_ROWS,
 ) -> tuple[str, ...] | None:
-    """The indices of the result in the order that suits the operand; None where it is to stay."""
+    """The indices of the result in the order that suits the operand; None where it is to stay. least: rows."""
     left = equation.left
     reads = [(read, names) for read in product.args if isinstance(read, Read) and (names := indices_of(read))]
     if len(reads) != 2 or not product.dtype.is_float:
@@ -98,12 +106,14 @@ def turned_order(
         fewer = prod(extents[i] for i in left) <= size
         wide = own[-1] in left and own[-1] != left[-1] and left[-1] in own and rows
         apart = wide and set(rows) <= set(other) and not set(columns) & set(other)
-        deep = prod(extents[i] for i in rows) >= FEW_ROWS and prod(extents[i] for i in equation.reduced) >= SHORT
+        count = prod(extents[i] for i in rows)
+        deep = count >= least and prod(extents[i] for i in equation.reduced) >= SHORT
+        far = size * tensors[read.tensor].dtype.itemsize > (cache if count >= FEW_ROWS else FAR * cache)
         # Each block of the operand meets all of the other one.
         again = prod(extents[i] for i in other) <= AGAIN * cache // tensors[read.tensor].dtype.itemsize
         lanes = max(1, vector_bytes // tensors[read.tensor].dtype.itemsize)
         full = _idle(extents[own[-1]], lanes) <= IDLE * _idle(extents[left[-1]], lanes)
-        if apart and full and deep and fewer and again and size * tensors[read.tensor].dtype.itemsize > cache:
+        if apart and full and deep and fewer and again and far:
             between = [i for i in columns if i not in (left[-1], own[-1])]
             return (*between, *rows, left[-1], own[-1])
     return None

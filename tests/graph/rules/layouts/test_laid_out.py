@@ -107,6 +107,15 @@ def test_few_rows_exchange_their_roles_with_columns(
     assert ("z_laid" in laid(left, right, "ij", sizes, **few)) == exchanged
 
 
+def test_of_layouts_that_cost_the_same_the_operand_is_read_from_end_to_end() -> None:
+    """The rows of seven, d, b and a of them or d, a and b, cost the same, and so do copies to where they belong."""
+    sizes = {"a": 25, "b": 43, "c": 7, "d": 39, "e": 35}
+    x, y = arguments("dabe", "ec", sizes, "f32")
+    parameters, line = text("dabe", "ec", "dcba", "f32")
+    settings = RewriteOptions(l2_bytes=512 << 10, vector_bytes=32, vector_registers=16)
+    assert "z_laid[d, a, b, c]" in graph_text(rewrite(graph(program(parameters, line, "return z"), x, y), settings))
+
+
 def test_what_would_take_much_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laid_out, "MOST_BYTES", 1024)
     assert "_laid" not in laid(*SHORT)
