@@ -25,9 +25,11 @@ __all__ = [
     "Subscript",
     "apart",
     "factors_of",
+    "has_index_values",
     "is_number",
     "map_reads",
     "neighbours",
+    "ops_in",
     "plain_index",
     "plain_indices",
     "product_of",
@@ -69,9 +71,10 @@ class _Hashed:
 
 
 class _Kept(_Hashed):
-    """And one for the reads below, which pass after pass asks for."""
+    """And others for the reads and ops below, which pass after pass asks for."""
 
-    __slots__ = ("_reads",)
+    __slots__ = ("_ops", "_reads")
+    _ops: frozenset[str]
     _reads: tuple[Read, ...]
 
 
@@ -133,6 +136,7 @@ class Apply(_Kept):
 
 
 _set_hash = vars(_Hashed)["_hash"].__set__  # the classes are frozen
+_set_ops = vars(_Kept)["_ops"].__set__
 _set_reads = vars(_Kept)["_reads"].__set__
 
 
@@ -232,6 +236,41 @@ def _reads_of(expr: Expr) -> list[Read]:
                 if not isinstance(s, Affine):
                     stack.append(s)
     return found
+
+
+_INDEX_VALUES = frozenset({"index value"})
+"""Stands among the ops of an expression for the values of indices in it."""
+
+
+def ops_in(expr: Expr) -> frozenset[str]:
+    """The ops of the expression, those inside gathered subscripts included. Found once for each part, so that all parts of an expression may be asked."""
+    return _kinds_in(expr) - _INDEX_VALUES
+
+
+def has_index_values(expr: Expr) -> bool:
+    """Whether the value of an index is a part of it, those inside gathered subscripts included."""
+    return not _INDEX_VALUES.isdisjoint(_kinds_in(expr))
+
+
+def _kinds_in(expr: Expr) -> frozenset[str]:
+    match expr:
+        case Const():
+            return frozenset()
+        case IndexValue():
+            return _INDEX_VALUES
+        case Read():
+            return frozenset().union(*(_kinds_in(s) for s in expr.subscripts if not isinstance(s, Affine)))
+        case Apply():
+            try:
+                return expr._ops
+            except AttributeError:
+                found = {expr.op}
+                for arg in expr.args:
+                    found |= _kinds_in(arg)
+                _set_ops(expr, kinds := frozenset(found))
+                return kinds
+        case _:
+            assert_never(expr)
 
 
 def factors_of(expr: Expr) -> list[Expr]:

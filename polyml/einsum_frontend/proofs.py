@@ -16,6 +16,7 @@ from polyml.einsum_frontend.ranges import Range, interval
 from polyml.errors import BoundsError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
+from polyml.sets.from_text import map_of, set_of
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
@@ -66,7 +67,7 @@ class Scope:
     def points(self, *constraints: str) -> isl.Set:
         """`{ [outer variables, indices] : ... }`, all variables as dimensions."""
         ranges = (*self.outer, *self.indices)
-        return isl.Set(f"{{ [{', '.join(r.name for r in ranges)}]{self._where(ranges, constraints)} }}")
+        return set_of(f"{{ [{', '.join(r.name for r in ranges)}]{self._where(ranges, constraints)} }}")
 
     def domain(self, name: str, indices: Sequence[str], *constraints: str) -> isl.Set:
         """`[outer] -> { name[indices] : ... }`: loop variables stay parameters without bounds; indices that are left out are projected out."""
@@ -84,7 +85,7 @@ class Scope:
         if hidden:
             inside = " and ".join(["true", *(r.constraint for r in hidden if r.constraint)])
             conditions = f" : exists ({', '.join(r.name for r in hidden)} : {inside} and ({conditions[3:] or 'true'}))"
-        return isl.Set(f"{parameters(self.outer)}{{ {name}[{', '.join(indices)}]{conditions} }}")
+        return set_of(f"{parameters(self.outer)}{{ {name}[{', '.join(indices)}]{conditions} }}")
 
     def image(self, elements: Sequence[str], limits: Sequence[str]) -> isl.Set:
         """`[outer] -> { [elements] : limits at some point }`, within the outer variables' bounds."""
@@ -93,7 +94,7 @@ class Scope:
         )
         names = [r.name for r in self.indices]
         inside = f"exists ({', '.join(names)} : {body})" if names else body
-        return isl.Set(f"{parameters(self.outer)}{{ [{', '.join(elements)}] : {inside} }}")
+        return set_of(f"{parameters(self.outer)}{{ [{', '.join(elements)}] : {inside} }}")
 
     def _where(self, ranges: Iterable[Range], constraints: Iterable[str]) -> str:
         parts = [f"({r.constraint})" if not r.exact else r.constraint for r in ranges if r.constraint]
@@ -193,7 +194,7 @@ def _collisions(target: Sequence[Affine], scope: Scope) -> isl.Map | None:
     differ = " or ".join(f"{r.name} != {primed[r.name]}" for r in scope.indices)
     text = f"{{ [{', '.join(names)}] -> [{', '.join(primed.values())}] : {' and '.join([*same, f'({differ})'])} }}"
     points = scope.points()
-    pairs = isl.Map(text).intersect_domain(points).intersect_range(points)
+    pairs = map_of(text).intersect_domain(points).intersect_range(points)
     return None if pairs.is_empty() else pairs
 
 

@@ -10,6 +10,7 @@ from polyml.expressions import Read, Subscript, variables_in
 from polyml.graph.ir import Equation, Tensor
 from polyml.sets.affine import Affine
 from polyml.sets.boxes import box
+from polyml.sets.from_text import map_of, set_of
 
 __all__ = ["all_elements", "elements_at", "elements_read"]
 
@@ -29,7 +30,7 @@ def elements_at(points: isl.Set, indices: Sequence[str], subscripts: Sequence[Su
     """The image of points over the indices; everything where a subscript is a value."""
     places = [s for s in subscripts if isinstance(s, Affine)]
     if len(places) < len(subscripts):
-        return isl.Set(f"{{ [{', '.join(f'e{d}' for d in range(len(subscripts)))}] }}")
+        return set_of(f"{{ [{', '.join(f'e{d}' for d in range(len(subscripts)))}] }}")
     names = sorted(variables_in(places) - set(indices))
     text = f"[{', '.join(indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
-    return points.reset_tuple_id().apply(isl.Map(f"[{', '.join(names)}] -> {{ {text} }}"))
+    return points.reset_tuple_id().apply(map_of(f"[{', '.join(names)}] -> {{ {text} }}"))

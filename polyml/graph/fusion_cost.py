@@ -145,7 +145,7 @@ def _classes(profiles: Sequence[Profile]) -> dict[tuple[str, str], tuple[str, st
     classes = DisjointSets((p.result, i) for p in profiles for i in p.extents)
     along: dict[tuple[str, int, int], tuple[str, str]] = {}
     for p in profiles:
-        for (name, dimensions), steps in zip(p.accesses, p.steps, strict=True):
+        for (name, dimensions), steps in p.distinct:
             for d, (index, step) in enumerate(zip(dimensions, steps, strict=True)):
                 if index is not None:
                     classes.join((p.result, index), along.setdefault((name, d, step), (p.result, index)))
@@ -203,7 +203,7 @@ def _shared_classes(
     """The outer classes along which every access of the tensor moves, in the same dimension and in equal steps."""
     common: set[tuple[int, int, tuple[str, str]]] | None = None
     for p in touching:
-        for (accessed, dimensions), steps in zip(p.accesses, p.steps, strict=True):
+        for (accessed, dimensions), steps in p.distinct:
             if accessed == name:
                 classes = {
                     (d, step, outer[p.result, i])

@@ -37,28 +37,26 @@ class Profile:
     """What the cost model knows about one equation.
 
     accesses: (memory, index per dimension), write: the last of them; steps: of each access, how many places of each dimension its index goes at a time; elements: of each access, how many it goes through, at most; touched: the memory; gathered: what it reads or writes at computed places.
-    serial: indices that cannot be a common outer loop.
+    distinct: accesses with their steps, each once; read: of what memory it reads how many elements an access goes through, at most. serial: indices that cannot be a common outer loop.
     """
 
     equation: Equation
+    result: str
     extents: dict[str, int]
     accesses: tuple[tuple[str, Dimensions], ...]
     steps: tuple[tuple[int, ...], ...]
     elements: tuple[int, ...]
+    distinct: tuple[tuple[tuple[str, Dimensions], tuple[int, ...]], ...]
+    read: Mapping[str, int]
     write: tuple[str, Dimensions]
     touched: frozenset[str]
     gathered: frozenset[str]
     heavy: bool
     serial: frozenset[str]
 
-    @property
-    def result(self) -> str:
-        return self.equation.result.name
-
     def read_bytes(self, tensor: Tensor) -> int:
         """Of the tensor; what an update keeps counts."""
-        reads = zip(self.accesses[:-1], self.elements, strict=False)
-        return max((self._bytes(tensor, elements) for (name, _), elements in reads if name == tensor.name), default=0)
+        return self._bytes(tensor, self.read[tensor.name]) if tensor.name in self.read else 0
 
     def written_bytes(self, tensor: Tensor) -> int:
         return self._bytes(tensor, self.elements[-1]) if self.write[0] == tensor.name else 0
@@ -134,12 +132,18 @@ def _profile(
     held = sum(estimated_bytes(tensors[name]) // tensors[name].dtype.itemsize for name in touched)
     heavy = bool(equation.reduced) and prod(extents.values()) >= HEAVY * held
     serial = serial | frozenset(equation.reduced)
+    read: dict[str, int] = {}
+    for (name, _), count in zip(accesses[:-1], elements, strict=False):
+        read[name] = max(read.get(name, 0), count)
     return Profile(
         equation,
+        equation.result.name,
         extents,
         tuple(accesses),
         tuple(steps),
         tuple(elements),
+        tuple(dict.fromkeys(zip(accesses, steps, strict=True))),
+        read,
         accesses[-1],
         touched,
         frozenset(gathered),

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import islpy as isl
 
-from polyml.expressions import Apply, Expr, Read, plain_indices, reads_of, walk
+from polyml.expressions import Expr, Read, ops_in, plain_indices, reads_of
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.sets.affine import Affine
 
@@ -137,7 +137,7 @@ def _extent(domain: isl.Set, position: int) -> int:
 
 def is_cheap(expr: Expr) -> bool:
     """True when evaluating the expression again costs about as little as loading its value."""
-    return all(not isinstance(node, Apply) or node.op in _CHEAP for node in walk(expr))
+    return ops_in(expr) <= _CHEAP
 
 
 def indices_of(read: Read) -> tuple[str, ...]:

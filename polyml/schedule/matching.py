@@ -5,7 +5,7 @@ Dense array programs fuse along equal indices and no other; nothing here needs a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import islpy as isl
 
@@ -65,11 +65,15 @@ class Matcher:
 
     def carries_nothing(self, assignment: Assignment) -> bool:
         """Whether a loop shared that way has zero distance for every dependence between its statements, reductions apart."""
-        return all(
-            (assignment[pair[0]], assignment[pair[1]]) in self._equal_indices(pair)
-            for pair in self._maps
-            if pair[0] in assignment and pair[1] in assignment
-        )
+        return next(self.moving(assignment), None) is None
+
+    def moving(self, assignment: Assignment) -> Iterator[isl.UnionMap]:
+        """The dependences between its statements, by pairs of these, that may have other distances; without reductions, unless they have an order."""
+        for pair, dependence in self._maps.items():
+            if pair[0] not in assignment or pair[1] not in assignment:
+                continue
+            if (assignment[pair[0]], assignment[pair[1]]) not in self._equal_indices(pair):
+                yield dependence
 
     def _equal_indices(self, pair: Pair) -> Positions:
         if pair not in self._equal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 
@@ -12,7 +12,7 @@ from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
 
-__all__ = ["UNKNOWN_EXTENT", "model_statement", "operations_of", "weight_of"]
+__all__ = ["UNKNOWN_EXTENT", "Elements", "model_statement", "operations_of", "weight_of"]
 
 UNKNOWN_EXTENT = 1_024
 """What a loop whose length depends on sizes is taken for."""
@@ -26,13 +26,15 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int | None]) -> StatementModel:
-    """The model of one statement. extents: width of its box per index, None where it depends on sizes."""
+def model_statement(
+    statement: Statement, scop: Scop, extents: Mapping[str, int | None], elements: Elements | None = None
+) -> StatementModel:
+    """The model of one statement. extents: width of its box per index, None where it depends on sizes. elements: of the scop, where several statements ask."""
     accesses = [_model_read(scop, expr, statement.indices) for expr in dict.fromkeys(_elements(statement.value))]
     accesses.append(
         _model_access(scop.arrays[statement.target.array], statement.target.subscripts, statement.indices, write=True)
     )
-    accesses = _with_neighbours(statement, scop, accesses)
+    accesses = _with_neighbours(statement, accesses, elements or Elements(scop))
     sizes = [scop.arrays[a.array].dtype.part.itemsize for a in accesses]
     combine = 1.0 if statement.kind == "update" else 0.0
     taps, overlapping = _windows(statement)
@@ -54,31 +56,53 @@ def model_statement(statement: Statement, scop: Scop, extents: Mapping[str, int 
     )
 
 
-def _with_neighbours(statement: Statement, scop: Scop, accesses: list[AccessModel]) -> list[AccessModel]:
+_Key = tuple[str, bool, Affine]
+
+
+class Elements:
+    """What the elementwise statements of a scop access, found once for all of them, when the first one asks."""
+
+    def __init__(self, scop: Scop) -> None:
+        self._scop = scop
+        self._own: dict[str, list[tuple[_Key | None, int]]] = {}
+        self._places: dict[_Key, set[int]] = {}
+
+    def of(self, statement: Statement) -> list[tuple[_Key | None, int]]:
+        """Of each access of an elementwise statement what it has in common with those near it, None where that is not known, and its own place among them."""
+        if not self._own:
+            for other in self._scop.statements.values():
+                if other.kind == "assign":
+                    self._own[other.name] = found = [self._place(*access) for access in _accesses(other)]
+                    for key, place in found:
+                        if key is not None:
+                            self._places.setdefault(key, set()).add(place)
+        return self._own[statement.name]
+
+    def near(self, key: _Key) -> set[int]:
+        """The places of all accesses with that in common."""
+        return self._places[key]
+
+    def _place(self, name: str, subscripts: tuple[Subscript, ...], write: bool) -> tuple[_Key | None, int]:
+        place = _flat(self._scop.arrays[name], subscripts) if name else None
+        return (None, 0) if place is None else ((name, write, place - place.constant), place.constant)
+
+
+def _accesses(statement: Statement) -> Iterator[tuple[str, tuple[Subscript, ...], bool]]:
+    """The arrays, subscripts, and whether it is written; no name where several elements are read at once."""
+    for expr in dict.fromkeys(_elements(statement.value)):
+        yield (expr.tensor, expr.subscripts, False) if isinstance(expr, Read) else ("", (), False)
+    yield statement.target.array, statement.target.subscripts, True
+
+
+def _with_neighbours(statement: Statement, accesses: list[AccessModel], elements: Elements) -> list[AccessModel]:
     """The accesses of an elementwise statement with what is accessed near them."""
     if statement.kind != "assign" or not any(
         step is not None and step > 1 for access in accesses for step in access.strides.values()
     ):
         return accesses
-    places: dict[tuple[str, bool, Affine], set[int]] = {}
-    own: list[tuple[str, bool, Affine] | None] = []
-    constants: list[int] = []
-    for other in (statement, *(s for s in scop.statements.values() if s is not statement and s.kind == "assign")):
-        elements: list[tuple[str, tuple[Subscript, ...], bool]] = [
-            (expr.tensor, expr.subscripts, False) if isinstance(expr, Read) else ("", (), False)
-            for expr in dict.fromkeys(_elements(other.value))
-        ]
-        for name, subscripts, write in (*elements, (other.target.array, other.target.subscripts, True)):
-            place = _flat(scop.arrays[name], subscripts) if name else None
-            key = None if place is None else (name, write, place - place.constant)
-            if key is not None and place is not None:
-                places.setdefault(key, set()).add(place.constant)
-            if other is statement:
-                own.append(key)
-                constants.append(0 if place is None else place.constant)
     return [
-        access if key is None else replace(access, near=frozenset(at - here for at in places[key]))
-        for access, key, here in zip(accesses, own, constants, strict=True)
+        access if key is None else replace(access, near=frozenset(at - here for at in elements.near(key)))
+        for access, (key, here) in zip(accesses, elements.of(statement), strict=True)
     ]
 
 

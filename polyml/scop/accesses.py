@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import assert_never
 
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.sets.affine import Affine, affine, combine
+from polyml.sets.from_text import map_of
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["access_map", "as_affine", "condition_text", "guarded_reads"]
@@ -109,12 +109,6 @@ def access_map(
         outputs.append(element)
         constraints.append(f"0 <= {element} < {shape[position].isl_text()}")
     where = f" : {' and '.join(constraints)}" if constraints else ""
-    return _map(
+    return map_of(
         f"{parameters_text(sizes)}{{ {statement}[{', '.join(indices)}] -> {array}[{', '.join(outputs)}]{where} }}"
     )
-
-
-@lru_cache(maxsize=256)
-def _map(text: str) -> isl.Map:
-    """isl takes longer to read a text than for most of what is asked of the map, and several scops have the same statements."""
-    return isl.Map(text)

@@ -54,16 +54,32 @@ class Dependences(Shown):
         return self.flow.union(self.reduction)
 
 
+_Key = tuple[object, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """One access of one statement. own: the element that an update combines into. guarded: a read under conditions."""
+    """One access of one statement. own: the element that an update combines into. guard: the conditions that a read is under."""
 
     statement: Statement
+    array: str
     subscripts: tuple[Subscript, ...]
     relation: isl.UnionMap
     exact: bool
     own: bool
-    guarded: bool
+    guard: tuple[str, ...]
+
+    @property
+    def key(self) -> _Key:
+        """Equal for accesses with the same relation, to the same array."""
+        return (
+            self.statement.name,
+            id(self.statement.domain),
+            self.statement.indices,
+            self.subscripts,
+            self.own,
+            self.guard,
+        )
 
 
 class Analysis:
@@ -189,15 +205,30 @@ class _Collected:
             self.anti.append(self.widened(anti, writes, write))
 
     def dataflow(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> _Dataflow:
-        """That of one array."""
+        """That of one array; of another scop's analysis where that asked for the same."""
         if self._array not in self._dataflows:
-            references = (*reads, *writes)
-            accesses = [(r.statement, r.subscripts) for r in references]
-            guarded = any(r.guarded for r in references)
-            shared = None if guarded else shared_indices(accesses, self.ranges, self.times)
-            times = self.initial({r.statement.name for r in references}, shared)
-            self._dataflows[self._array] = _Dataflow(reads, writes, times, shared)
+            names = dict.fromkeys(r.statement.name for r in (*reads, *writes))
+            key = (
+                writes[0].array,
+                self.scop.arrays[writes[0].array].shape,
+                self.scop.sizes,
+                tuple(r.key for r in reads),
+                tuple(w.key for w in writes),
+                tuple(str(self.time(name)) if name in self._written else "" for name in names),
+            )
+            found = _FLOWS.pop(key, None) or self._dataflow(reads, writes)
+            _FLOWS[key] = self._dataflows[self._array] = found
+            if len(_FLOWS) > _KEPT:
+                del _FLOWS[next(iter(_FLOWS))]
         return self._dataflows[self._array]
+
+    def _dataflow(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> _Dataflow:
+        references = (*reads, *writes)
+        accesses = [(r.statement, r.subscripts) for r in references]
+        guarded = any(r.guard for r in references)
+        shared = None if guarded else shared_indices(accesses, self.ranges, self.times)
+        times = self.initial({r.statement.name for r in references}, shared)
+        return _Dataflow(reads, writes, times, shared)
 
     def ranges(self, statement: Statement) -> tuple[Range | None, ...]:
         """Those of a statement's indices that depend on no other one."""
@@ -281,7 +312,7 @@ class _Collected:
 
 
 class _Dataflow:
-    """Dataflow of one array, without the indices that all of its accesses share; each answer is computed once, since an update reads what it writes."""
+    """Dataflow of one array, without the indices that all of its accesses share; each answer is computed once, since an update reads what it writes, and scops that are made of each other have most arrays in common."""
 
     def __init__(
         self,
@@ -292,31 +323,45 @@ class _Dataflow:
     ) -> None:
         self._times, self._shared = times, shared
         self._relations = {
-            id(r): r.relation if shared is None else shared.without(r.relation) for r in (*reads, *writes)
+            r.key: r.relation if shared is None else shared.without(r.relation) for r in (*reads, *writes)
         }
-        self._must = _union([self._relations[id(w)] for w in writes if w.exact])
-        self._may = _union([self._relations[id(w)] for w in writes if not w.exact])
-        self._reads = _union([self._relations[id(r)] for r in reads])
-        self._before: dict[int, tuple[isl.UnionMap, isl.UnionMap]] = {}
+        self._must = _union([self._relations[w.key] for w in writes if w.exact])
+        self._may = _union([self._relations[w.key] for w in writes if not w.exact])
+        self._reads = _union([self._relations[r.key] for r in reads])
+        self._before: dict[_Key, tuple[isl.UnionMap, isl.UnionMap]] = {}
+        self._reads_before: dict[_Key, isl.UnionMap] = {}
+        # Keys name domains by where they are, which nothing else is as long as they are kept.
+        self._domains = [r.statement.domain for r in (*reads, *writes)]
 
     def before(self, sink: _Reference) -> tuple[isl.UnionMap, isl.UnionMap]:
         """The last writes before an access, and the accesses of what was there before the region."""
-        if id(sink) not in self._before:
-            access = isl.UnionAccessInfo.from_sink(self._relations[id(sink)])
+        key = sink.key
+        if key not in self._before:
+            access = isl.UnionAccessInfo.from_sink(self._relations[key])
             access = access.set_must_source(self._must).set_may_source(self._may)
             found = access.set_schedule_map(self._times).compute_flow()
             dependence, none = found.get_may_dependence(), found.get_may_no_source()
             if self._shared is not None:
                 dependence, none = self._shared.dependence(dependence), self._shared.accesses(none)
-            self._before[id(sink)] = dependence, none
-        return self._before[id(sink)]
+            self._before[key] = dependence, none
+        return self._before[key]
 
     def reads_before(self, write: _Reference) -> isl.UnionMap:
         """The reads before a write with no other write between."""
-        access = isl.UnionAccessInfo.from_sink(self._relations[id(write)])
-        access = access.set_may_source(self._reads).set_kill(self._must)
-        found = access.set_schedule_map(self._times).compute_flow().get_may_dependence()
-        return found if self._shared is None else self._shared.dependence(found)
+        key = write.key
+        if key not in self._reads_before:
+            access = isl.UnionAccessInfo.from_sink(self._relations[key])
+            access = access.set_may_source(self._reads).set_kill(self._must)
+            found = access.set_schedule_map(self._times).compute_flow().get_may_dependence()
+            self._reads_before[key] = found if self._shared is None else self._shared.dependence(found)
+        return self._reads_before[key]
+
+
+_KEPT = 128
+"""Arrays whose dataflow is remembered: those of the scops that are made of one region."""
+
+_FLOWS: dict[_Key, _Dataflow] = {}
+"""The last ones, the latest last; compiling is done under one lock."""
 
 
 def _straight(
@@ -378,7 +423,7 @@ def _reference(scop: Scop, statement: Statement, access: Access, guard: tuple[st
     )
     exact = all(isinstance(s, Affine) for s in access.subscripts)
     relation = relation.intersect_domain(statement.domain)
-    return _Reference(statement, access.subscripts, relation.to_union_map(), exact, own, bool(guard))
+    return _Reference(statement, access.array, access.subscripts, relation.to_union_map(), exact, own, guard)
 
 
 def _compose(source: _Reference, sink: _Reference) -> isl.UnionMap:

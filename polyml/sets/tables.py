@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 
 from polyml.sets.budget import BudgetExhausted
 
-__all__ = ["table_of"]
+__all__ = ["constraints_text", "table_of"]
+
+
+def constraints_text(points: isl.BasicSet) -> str:
+    """The numbers of constraints, dimensions and sizes, and the constraints, without names."""
+    printer = isl.Printer.to_str(points.get_ctx()).set_output_format(isl.format.EXT_POLYLIB)
+    return printer.print_set(points.to_set()).get_str()
 
 
 def table_of(points: isl.BasicSet, most: int | None = None, phase: str = "reading constraints") -> NDArray[np.int64]:
@@ -17,8 +23,7 @@ def table_of(points: isl.BasicSet, most: int | None = None, phase: str = "readin
     Raises:
         BudgetExhausted: there are more than `most`, in this phase.
     """
-    printer = isl.Printer.to_str(points.get_ctx()).set_output_format(isl.format.EXT_POLYLIB)
-    lines = printer.print_set(points.to_set()).get_str().split("\n")
+    lines = constraints_text(points).split("\n")
     start = next(k for k, line in enumerate(lines) if len(line.split()) == 6)
     rows, columns = (int(n) for n in lines[start].split()[:2])
     if most is not None and rows > most:

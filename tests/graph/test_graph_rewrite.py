@@ -11,6 +11,7 @@ import pytest
 
 import polyml
 from polyml.expressions import Apply, Read
+from polyml.graph import rewrite as rewriter
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Equation, Graph, Loop, Op
 from polyml.graph.plan import plan
@@ -26,7 +27,7 @@ from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.reuse.hoist import hoist
 from polyml.graph.rules.reuse.inline import inline_elementwise
 from polyml.graph.rules.sums.factor import factor_sums
-from polyml.graph.rules.table import LAST_RULES, RULES, RewriteOptions
+from polyml.graph.rules.table import LAST_RULES, RULES, RewriteOptions, Rule
 from polyml.graph.traverse import read_names
 from polyml.graph.verify import verify
 from tests.graph import programs
@@ -102,6 +103,23 @@ def test_nothing_to_do_gives_the_same_object() -> None:
     for rule in (*RULES, *LAST_RULES):
         assert rule.apply(g, RewriteOptions()) is g, rule.name
     assert rewrite(g) is g
+
+
+def test_a_rule_is_not_asked_again_about_a_graph_that_it_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second round is for the rules before the last change."""
+    asked = []
+
+    def counted(name: str, changes: int) -> Rule:
+        def apply(graph: Graph, _: RewriteOptions) -> Graph:
+            asked.append(name)
+            return dataclasses.replace(graph) if asked.count(name) <= changes else graph
+
+        return Rule(name, apply)
+
+    monkeypatch.setattr(rewriter, "RULES", (counted("before", 0), counted("twice", 2), counted("behind", 0)))
+    monkeypatch.setattr(rewriter, "LAST_RULES", ())
+    rewrite(graph(programs.SOFTMAX))
+    assert asked == ["before", "twice", "behind"] * 2 + ["before", "twice"]
 
 
 def test_rules_need_numbers_that_options_have() -> None:

@@ -1,9 +1,9 @@
-"""Numbers of expressions: one for all that are equal."""
+"""What expressions are made of, and their numbers: one for all that are equal."""
 
 from __future__ import annotations
 
 from polyml.dtypes import f32, i64
-from polyml.expressions import Apply, Const, Expr, IndexValue, Numbered, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Numbered, Read, has_index_values, ops_in
 from polyml.sets.affine import affine
 
 I = affine("i")
@@ -48,3 +48,16 @@ def test_zeros_of_both_signs_differ_where_that_is_asked() -> None:
     assert numbered(zero) == numbered(Const(0.0, f32))
     both = [Apply("add", (read("x", I), value), f32) for value in (zero, negative)]
     assert numbered(both[0]) != numbered(both[1])
+
+
+def test_what_an_expression_is_made_of() -> None:
+    """Gathered subscripts included; asked of the whole first, or of a part."""
+    index = IndexValue(I, i64)
+    place = Apply("mul", (Read("j", (I,), i64), Const(2, i64)), i64)
+    inner = Apply("exp", (Read("x", (place,), f32),), f32)
+    outer = Apply("add", (inner, Apply("cast", (index,), f32)), f32)
+    assert (ops_in(outer), has_index_values(outer)) == ({"add", "exp", "mul", "cast"}, True)
+    assert (ops_in(inner), has_index_values(inner)) == ({"exp", "mul"}, False)
+    assert has_index_values(Read("x", (index,), f32))
+    assert not has_index_values(read("x", I))
+    assert ops_in(read("x", I)) == ops_in(index) == set()

@@ -366,3 +366,31 @@ def test_texts_and_runs_are_looked_at_once() -> None:
     _, writes = dependences._references(program, {"s"})["s"]
     (update,) = [write for write in writes if write.own]
     assert collected.run(update) is collected.run(update)
+
+
+def test_what_scops_have_in_common_is_analysed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scops that are made of one another share statements: dataflow is asked for arrays whose accesses changed."""
+    monkeypatch.setattr(dependences, "_FLOWS", {})
+    asked = []
+    made = dependences._Collected._dataflow
+    monkeypatch.setattr(
+        dependences._Collected, "_dataflow", lambda self, r, w: asked.append(w[0].array) or made(self, r, w)
+    )
+    text = """
+        inout x f32[9, 9]
+        inout y f32[9, 9]
+        loop t
+        S[t, i]: 1 <= t < 9 and 1 <= i < 8: x[t, i] = x[t - 1, i - 1] + x[t - 1, i + 1]
+        T[t, i]: 1 <= t < 9 and 1 <= i < 8: y[t, i] = y[t - 1, i] + x[t, i]
+        end
+    """
+    scop = programs.scop_of(text)
+    first = analyse(scop)
+    assert sorted(asked) == ["x", "y"]
+    statement = scop.statements["T"]
+    value = Read("y", (affine("t") - 1, affine("i")), f32)
+    other = replace(scop, statements={**scop.statements, "T": replace(statement, value=value)})
+    second = analyse(other)
+    assert sorted(asked) == ["x", "x", "y"]
+    assert second.flow.is_strict_subset(first.flow)
+    assert analyse(scop).validity.is_equal(first.validity)

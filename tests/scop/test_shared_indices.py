@@ -132,6 +132,7 @@ def scops(name: str, **options: object) -> list[Scop]:
 def without(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> object:
     with monkeypatch.context() as patch:
         patch.setattr(dependences, "shared_indices", lambda *_: None)
+        patch.setattr(dependences, "_FLOWS", {})
         return function()
 
 
@@ -155,6 +156,7 @@ def test_what_is_shared(name: str, shares: bool, monkeypatch: pytest.MonkeyPatch
         return found[-1]
 
     monkeypatch.setattr(dependences, "shared_indices", recorded)
+    monkeypatch.setattr(dependences, "_FLOWS", {})
     for scop in scops(name):
         analyse(scop)
     assert any(shared is not None for shared in found) == shares
@@ -179,6 +181,7 @@ def test_gates_take_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _sufficient(operations: int, scop: Scop) -> bool:
+    dependences._FLOWS.clear()  # nothing is remembered
     try:
         with operation_budget(operations, phase="a test"):
             analyse(scop)

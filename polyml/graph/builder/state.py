@@ -21,6 +21,7 @@ from polyml.graph.assumptions import Assumptions
 from polyml.graph.ir import Check, Op, Tensor
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine, between
+from polyml.sets.from_text import set_of
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
@@ -222,7 +223,7 @@ class State(Assumptions):
         outer = self.outer
         limits += [r.constraint for r in outer if r.constraint]
         where = f" : {' and '.join(limits)}" if limits else ""
-        return isl.Set(f"{parameters(outer)}{{ [{', '.join(dims)}]{where} }}")
+        return set_of(f"{parameters(outer)}{{ [{', '.join(dims)}]{where} }}")
 
     # -- checks ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polyml.disjoint_sets import DisjointSets
 from polyml.sets.budget import BudgetExhausted, operation_budget
-from polyml.sets.tables import table_of
+from polyml.sets.tables import constraints_text, table_of
 
 __all__ = ["MANY_GENERATORS", "MOST_GENERATORS", "Generators", "generators_around", "generators_of"]
 
@@ -46,10 +46,28 @@ def generators_of(points: isl.BasicSet) -> Generators:
     Raises:
         BudgetExhausted: there are more than `MOST_GENERATORS`.
     """
+    # Statements of equal domains depend on each other alike, and scops that are made of one another have most dependences in common.
+    key = constraints_text(points)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]
+        _KNOWN[key] = _generators_of(points)
+    return _KNOWN[key]
+
+
+_MOST_KNOWN = 4096
+
+_KNOWN: dict[str, Generators] = {}
+"""By the constraints; compiling is done under one lock."""
+
+
+def _generators_of(points: isl.BasicSet) -> Generators:
     coefficients = points.coefficients()
     count = coefficients.dim(_SET)
     table = table_of(coefficients, MOST_GENERATORS, "finding the dependences' generators")
-    return np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0
+    found, lines = np.ascontiguousarray(table[:, 1 : 1 + count]), table[:, 0] == 0
+    found.flags.writeable = lines.flags.writeable = False
+    return found, lines
 
 
 def generators_around(points: isl.BasicSet) -> Generators:

@@ -41,10 +41,11 @@ class RowSpace:
 
     def holds(self, vector: Integers) -> bool:
         """Whether the vector is a combination of the rows."""
-        rest = vector % PRIME
-        for row, pivot in zip(self.rows, self.pivots, strict=True):
-            rest = (rest - rest[pivot] * row) % PRIME
-        return not rest.any()
+        factors = vector[self.pivots] % PRIME
+        used = np.nonzero(factors)[0]
+        # Rows are zero at each other's pivots.
+        combined = (factors[used, None] * self.rows[used] % PRIME).sum(axis=0)
+        return not ((vector - combined) % PRIME).any()
 
 
 def distinct_rows(matrix: Integers) -> list[int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field, replace
 
 import islpy as isl
 import numpy as np
@@ -25,6 +25,21 @@ __all__ = ["Basis", "Problem", "extended", "within"]
 
 Basis = Mapping[str, tuple[tuple[int, ...], ...]]
 """Per statement the index parts of the loops around it."""
+
+
+_MOST_SOLVED = 256
+
+_SOLVED: dict[Hashable, _Solved] = {}
+"""By all that integer programs know of a group; compiling is done under one lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """The loops of a group, what its statements were called, and the linear programs that it took."""
+
+    names: tuple[str, ...]
+    loops: tuple[Hyperplane, ...]
+    nodes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -68,9 +83,7 @@ class Problem:
         if len(names) == 1:
             found = self._unit_loops(names[0], cones, basis)
         else:
-            parallel = self._zero_by_solver(names, cones, basis, relaxed=False)
-            inner = extended(basis, parallel)
-            found = (*parallel, *self._zero_by_solver(names, cones, inner, relaxed=True))
+            found = self._once("zero", names, cones, basis, lambda: self._zero_of_group(names, cones, basis))
         if not found and self.prefers_parallelism:
             return self.skewed_parallel_loops(names, cones, basis)
         return found
@@ -94,6 +107,11 @@ class Problem:
                 rows.append(row.indices)
                 found.append(Hyperplane({name: row}, parallel=not relaxed[position], free=True))
         return tuple(found)
+
+    def _zero_of_group(self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis) -> tuple[Hyperplane, ...]:
+        parallel = self._zero_by_solver(names, cones, basis, relaxed=False)
+        inner = extended(basis, parallel)
+        return (*parallel, *self._zero_by_solver(names, cones, inner, relaxed=True))
 
     def _zero_by_solver(
         self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, *, relaxed: bool
@@ -132,6 +150,12 @@ class Problem:
         Args:
             backwards: statements that may run against the others where nothing else is legal.
         """
+        asked = "band", *(names.index(name) for name in backwards)
+        return self._once(asked, names, cones, basis, lambda: self._band(names, cones, basis, backwards))
+
+    def _band(
+        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, backwards: tuple[str, ...]
+    ) -> tuple[Hyperplane, ...]:
         found: list[Hyperplane] = []
         while not all(self.is_complete(name, basis) for name in names):
             loop = self._attempts(names, cones, basis, thorough=not found, backwards=backwards)
@@ -142,6 +166,37 @@ class Problem:
             if "satisfaction" in self.costs:
                 break
         return tuple(found)
+
+    def _once(
+        self,
+        asked: object,
+        names: tuple[str, ...],
+        cones: Sequence[Cone],
+        basis: Basis,
+        find: Callable[[], tuple[Hyperplane, ...]],
+    ) -> tuple[Hyperplane, ...]:
+        """The loops that answer a question about a group. Ways to schedule a region, and its versions for several sizes, ask the same of groups that are alike in all that the integer programs
+        know: these are solved once."""
+        places = {name: place for place, name in enumerate(names)}
+        shapes = tuple((shape.dimension, shape.last, shape.lanes) for shape in map(self.shape, names))
+        about = tuple((cone.kind, places[cone.source], places[cone.sink], cone.hull.tobytes()) for cone in cones)
+        # Whether a distance is zero the hulls say, and reductions ask for nothing else.
+        strict = [cone for cone in cones if cone.kind != "reduction"] if asked != "zero" else []
+        pieces = tuple(tuple((f.generators.tobytes(), f.lines.tobytes()) for f in cone.faces) for cone in strict)
+        around = tuple(tuple(basis[name]) for name in names)
+        key = asked, self.costs, self.bound, self.solver.patience, len(self.scop.sizes), shapes, around, about, pieces
+        if key not in _SOLVED:
+            granted, loops = self.solver.nodes, find()
+            if len(_SOLVED) >= _MOST_SOLVED:
+                del _SOLVED[next(iter(_SOLVED))]
+            _SOLVED[key] = _Solved(names, loops, granted - self.solver.nodes)
+            return loops
+        known = _SOLVED[key]
+        self.solver.spend(known.nodes)
+        if known.names == names:
+            return known.loops
+        now = dict(zip(known.names, names, strict=True))
+        return tuple(replace(loop, rows={now[name]: row for name, row in loop.rows.items()}) for loop in known.loops)
 
     def _attempts(
         self,

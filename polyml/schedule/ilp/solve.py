@@ -85,6 +85,16 @@ class Solver:
             self.seconds += time.perf_counter() - start
         return None if search.best is None else np.rint(search.best).astype(np.int64)
 
+    def spend(self, nodes: int) -> None:
+        """Takes so many nodes from those granted, for what was solved before: what a budget suffices for does not depend on what is remembered.
+
+        Raises:
+            SolverLimit: fewer are left.
+        """
+        if self.nodes < nodes:
+            raise SolverLimit("the scheduler's integer programs used up their nodes")
+        self.nodes -= nodes
+
     def _load(self, program: Program) -> _Highs:
         if self._highs is None:
             with signals_wait():

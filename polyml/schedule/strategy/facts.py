@@ -13,7 +13,7 @@ from polyml.schedule.blocking.copies import BlockedNest
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.matching import Matcher
 from polyml.schedule.pack import Packed
-from polyml.schedule.statement_models import model_statement
+from polyml.schedule.statement_models import Elements, model_statement
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.scop.scop import Scop, Statement
 from polyml.target import Target
@@ -69,11 +69,12 @@ def model_statements(
 ) -> dict[str, StatementModel]:
     """The cost models of all statements. sizes: numbers that symbolic ones are taken for."""
     found = {}
+    elements = Elements(scop)
     for name, statement in scop.statements.items():
         extents = {index: matcher.extent(name, k) for k, index in enumerate(statement.indices)}
         if sizes and None in extents.values():
             extents = _extents(statement, sizes)
-        model = model_statement(statement, scop, extents)
+        model = model_statement(statement, scop, extents, elements)
         recurrences = (i for k, i in enumerate(statement.indices) if matcher.is_recurrence(name, k))
         found[name] = replace(model, recurrences=frozenset(recurrences))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import log2
 
 import islpy as isl
@@ -95,21 +96,22 @@ def carries_only_reductions(band: Band, k: int, facts: Facts) -> bool:
     positions = {name: facts.scop.statements[name].indices.index(index) for name, index in own.items()}
     if facts.matcher.carries_nothing(positions):
         return all(_may_run_lanes(n, i, facts) for n, i in own.items())
-    return all(_may_be_private(n, i, facts) for n, i in own.items()) and _is_carried_outside(band, k, facts)
+    if not all(_may_be_private(n, i, facts) for n, i in own.items()):
+        return False
+    return _is_carried_outside(band, k, facts.matcher.moving(positions))
 
 
-def _is_carried_outside(band: Band, k: int, facts: Facts) -> bool:
-    """Whether all that crosses iterations of member k, but for reductions, does so from one iteration of the loops around the band to another."""
+def _is_carried_outside(band: Band, k: int, dependences: Iterable[isl.UnionMap]) -> bool:
+    """Whether all that crosses iterations of member k, but for reductions, does so from one iteration of the loops around the band to another. dependences: those that may cross."""
     instances = band.node.get_domain()
-    dependences = facts.packed.dependences.validity
-    if not facts.options.relax_reductions:
-        dependences = dependences.union(facts.packed.dependences.reduction)
-    inside = dependences.intersect_domain(instances).intersect_range(instances)
-    inside = inside.eq_at_multi_union_pw_aff(band.node.get_prefix_schedule_multi_union_pw_aff())
+    around = band.node.get_prefix_schedule_multi_union_pw_aff()
     row = isl.MultiUnionPwAff.from_union_pw_aff(band.loops[k].row)
-    return bool(
-        inside.lex_lt_at_multi_union_pw_aff(row).is_empty() and inside.lex_gt_at_multi_union_pw_aff(row).is_empty()
-    )
+    for dependence in dependences:
+        inside = dependence.intersect_domain(instances).intersect_range(instances).eq_at_multi_union_pw_aff(around)
+        for crossing in (isl.UnionMap.lex_lt_at_multi_union_pw_aff, isl.UnionMap.lex_gt_at_multi_union_pw_aff):
+            if not crossing(inside, row).is_empty():
+                return False
+    return True
 
 
 def _may_run_lanes(name: str, index: str, facts: Facts) -> bool:

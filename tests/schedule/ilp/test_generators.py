@@ -102,3 +102,16 @@ def test_what_takes_too_long_is_taken_for_its_bounds(monkeypatch: pytest.MonkeyP
     vertices = rows[:, 1:] / rows[:, :1]
     assert (vertices.min(axis=0) == 1).all()
     assert (vertices.max(axis=0) >= 7).all()
+
+
+def test_equal_polyhedra_have_one_answer_whatever_they_are_called() -> None:
+    texts = (
+        "[N] -> { A[i, j] : 0 <= i <= j < N }",
+        "[M] -> { B[k, l] : 0 <= k <= l < M }",
+        "[M] -> { [k, l] : 0 <= k <= l <= M }",
+    )
+    first, again, other = (generators_of(isl.BasicSet(text)) for text in texts)
+    assert again[0] is first[0]
+    assert not np.array_equal(other[0], first[0])
+    assert not first[0].flags.writeable
+    assert not first[1].flags.writeable

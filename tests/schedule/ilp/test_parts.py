@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyml.schedule.ilp import solve
+from polyml.schedule.ilp import problem, solve
 from polyml.schedule.ilp.cones import Cone, cones_of
+from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.hyperplanes import Row, distances, satisfied
 from polyml.schedule.ilp.independence import RowSpace, null_space, rank
+from polyml.schedule.ilp.problem import Problem
 from polyml.schedule.ilp.solve import Program, Solver, SolverLimit
 from polyml.schedule.ilp.topology import components
 from polyml.scop.dependences import analyse
@@ -153,6 +155,36 @@ def test_branch_and_bound_stops_at_its_nodes() -> None:
     assert Solver(nodes=100).solve(knapsack) is not None
     with pytest.raises(SolverLimit, match="used up"):
         Solver(nodes=1).solve(knapsack)
+
+
+TWO = """
+    inout {y} f32[9, 9]
+    inout {z} f32[9, 9]
+    {S}[t, i]: 1 <= t < 9 and 1 <= i < 8: {y}[t, i] = {z}[t - 1, i + 1] + {z}[t - 1, i - 1]
+    {T}[t, i]: 1 <= t < 9 and 1 <= i < 8: {z}[t, i] = {y}[t, i] + {y}[t, i - 1]
+"""
+
+
+def test_groups_that_are_alike_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever statements and arrays are called; a budget suffices for as much as before."""
+    monkeypatch.setattr(problem, "_SOLVED", {})
+
+    def band(names: tuple[str, str], nodes: int) -> tuple[list[dict[str, Row]], Solver]:
+        lines = TWO.format(y=f"a{names[0]}", z=f"b{names[0]}", S=names[0], T=names[1]).strip().splitlines()
+        scop = scop_of("\n".join([*lines[:2], "loop t", *lines[2:], "end"]))
+        cones = cones_of(scop, analyse(scop), relax_reductions=True)
+        solver = Solver(nodes)
+        loops = Problem(scop, DEFAULT_COSTS, solver).band(names, cones, dict.fromkeys(names, ()))
+        return [dict(loop.rows) for loop in loops], solver
+
+    first, solver = band(("S", "T"), 100)
+    assert first
+    assert solver.programs
+    again, spared = band(("P", "Q"), 100)
+    assert again == [{"P": rows["S"], "Q": rows["T"]} for rows in first]
+    assert (spared.programs, spared.nodes) == (0, solver.nodes)
+    with pytest.raises(SolverLimit, match="used up"):
+        band(("P", "Q"), 100 - solver.nodes - 1)
 
 
 def test_large_programs_take_more_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,7 @@ class _Vectorize:
         self.variables = variables
         self.types = {name: variable.dtype for name, variable in variables.items()}
         self.notes: list[Note] = []
+        self.widest: dict[tuple[str, int], tuple[tuple[Node, ...], int]] = {}
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
         return renewed(nodes, (new for node in nodes for new in self.node(node, ranges)))
@@ -208,7 +209,11 @@ class _Vectorize:
         return replace(outer, body=self.vector_loop(tile, inside))
 
     def width(self, loop: For) -> int:
-        widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
+        key = loop.variable, id(loop.body)
+        if key not in self.widest:  # pieces of one loop share its body, which is kept for its id
+            widest = max((dtype.itemsize for dtype in lane_dtypes(loop)), default=self.vector_bytes)
+            self.widest[key] = loop.body, widest
+        widest = self.widest[key][1]
         if self.vector_bytes <= widest:
             raise NotVectorizable("one element fills a vector")
         width = self.vector_bytes // widest

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.expressions import Apply, Expr, Read, factors_of, product_of, reads_of, variables_in, walk
+from polyml.expressions import Apply, Expr, Read, factors_of, ops_in, product_of, reads_of, variables_in, walk
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
 from polyml.sets.affine import Affine
@@ -45,6 +45,8 @@ def _grouped(equation: Equation) -> Equation:
 
 def short_numbers(expr: Expr) -> list[Read]:
     """The whole numbers of 8 or 16 bits and bools that are converted in it."""
+    if "cast" not in ops_in(expr):
+        return []
     sources = (node.args[0] for node in walk(expr) if isinstance(node, Apply) and node.op == "cast")
     return [r for r in sources if isinstance(r, Read) and r.dtype.kind in "biu" and r.dtype.itemsize <= 2]
 

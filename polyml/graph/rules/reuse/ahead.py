@@ -22,7 +22,9 @@ from polyml.expressions import (
     IndexValue,
     Read,
     Subscript,
+    has_index_values,
     map_reads,
+    ops_in,
     plain_index,
     reads_of,
     variables_in,
@@ -157,8 +159,8 @@ def _products(expr: Expr) -> Iterator[Expr]:
 
 def _is_arithmetic(expr: Apply) -> bool:
     """Whether it computes a number, more than another form of one."""
-    computes = any(isinstance(node, Apply) and node.op != "cast" for node in walk(expr))
-    return expr.dtype.is_float and not expr.dtype.is_half and computes and not short_numbers(expr)
+    computes = ops_in(expr) - {"cast"}
+    return expr.dtype.is_float and not expr.dtype.is_half and bool(computes) and not short_numbers(expr)
 
 
 def _is_used_often(whole: Whole, equation: Equation, instances: int, tensors: Mapping[str, Tensor]) -> bool:
@@ -187,8 +189,10 @@ def _of_all_steps(loop: Loop, tensors: dict[str, Tensor]) -> dict[Apply, Whole]:
         elif isinstance(op, Equation):
             extents = index_extents(op)
             for node in walk(op.body):
-                whole = over_a_tensor(node, tensors) if isinstance(node, Apply) and _costs(node) else None
-                if whole is None or whole.use in found or {r.tensor for r in reads_of(node)} & inside:
+                if not isinstance(node, Apply) or not _costs(node) or any(r.tensor in inside for r in reads_of(node)):
+                    continue
+                whole = over_a_tensor(node, tensors)
+                if whole is None or whole.use in found:
                     continue
                 names = variables_in(s for r in reads_of(node) for s in r.subscripts)
                 uses = prod(extent for index, extent in extents.items() if index not in names)
@@ -232,8 +236,12 @@ def over_a_tensor(expr: Apply, tensors: Mapping[str, Tensor], sizes: Set[str] = 
 
     Other tensors may be read by some of the same indices where these have the same extents: so every element can be computed, needed or not.
     """
-    reads = list(dict.fromkeys(node for node in walk(expr) if isinstance(node, Read)))
-    if not reads or any(isinstance(n, IndexValue) and not n.affine.variables() <= sizes for n in walk(expr)):
+    if has_index_values(expr) and any(
+        isinstance(n, IndexValue) and not n.affine.variables() <= sizes for n in walk(expr)
+    ):
+        return None
+    reads = list(dict.fromkeys(reads_of(expr)))
+    if not reads:
         return None
     read = max(reads, key=lambda r: (len(r.subscripts), estimated_bytes(tensors[r.tensor])))
     source = tensors[read.tensor]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Numbered, Read, Subscript, substitute, variables_in
+from polyml.expressions import Numbered, Read, Subscript, reads_of, substitute, variables_in
 from polyml.graph.edit import protected_names, rename_uses
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.traverse import all_ops, is_cheap
@@ -30,15 +30,34 @@ def share_equal(graph: Graph) -> Graph:
             overwritten.add(op.base.name)
         elif isinstance(op, Loop):
             overwritten |= {c.initial.name for c in op.carried} | {c.inner.name for c in op.carried}
-    # Exactly: 0.0 and -0.0 are not the same.
-    ops = _share(graph.ops, {}, overwritten, protected_names(graph), Numbered(exactly=True))
+    ops = _share(graph.ops, _Seen(), overwritten, protected_names(graph))
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _share(
-    ops: tuple[Op, ...], outer: dict[_Key, Tensor], overwritten: set[str], protected: set[str], numbered: Numbered
-) -> tuple[Op, ...]:
-    seen = dict(outer)
+class _Seen:
+    """Equations by what they say, the first of each. Most differ in what they read, in which order: the others' bodies are compared only where that is the same."""
+
+    def __init__(self, around: _Seen | None = None) -> None:
+        # Exactly: 0.0 and -0.0 are not the same.
+        self._numbered: Numbered = Numbered(exactly=True) if around is None else around._numbered
+        self._alone: dict[_Key, Equation] = {} if around is None else dict(around._alone)
+        self._several: dict[_Key, dict[_Key, Tensor]] = {}
+        if around is not None:
+            self._several = {rough: dict(first) for rough, first in around._several.items()}
+
+    def first(self, equation: Equation) -> Tensor:
+        """The result of the first equation that says the same, this one included."""
+        rough = _rough_key(equation)
+        alone = self._alone.setdefault(rough, equation)
+        if alone is equation:
+            return equation.result
+        if rough not in self._several:
+            self._several[rough] = {_key(alone, self._numbered): alone.result}
+        return self._several[rough].setdefault(_key(equation, self._numbered), equation.result)
+
+
+def _share(ops: tuple[Op, ...], outer: _Seen, overwritten: set[str], protected: set[str]) -> tuple[Op, ...]:
+    seen = _Seen(outer)
     kept: list[Op] = []
     names: dict[str, Tensor] = {}
     for op in ops:
@@ -46,10 +65,10 @@ def _share(
             (op,) = rename_uses((op,), names)
         match op:
             case Loop():
-                body = _share(op.body, seen, overwritten, protected, numbered)
+                body = _share(op.body, seen, overwritten, protected)
                 op = op if body is op.body else replace(op, body=body)
             case Equation() if op.result.name not in overwritten:
-                first = seen.setdefault(_key(op, numbered), op.result)
+                first = seen.first(op)
                 if first is not op.result:
                     if op.result.name not in protected:
                         names[op.result.name] = first
@@ -57,6 +76,12 @@ def _share(
                     op = _copy(op, first)
         kept.append(op)
     return renewed(ops, kept)
+
+
+def _rough_key(equation: Equation) -> _Key:
+    """Equal for equations that `_key` is equal for, and soon made."""
+    reads = tuple(read.tensor for read in reads_of(equation.body))
+    return equation.result.dtype, equation.result.shape, equation.reduce, len(equation.indices), reads
 
 
 def _key(equation: Equation, numbered: Numbered) -> _Key:

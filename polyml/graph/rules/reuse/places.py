@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from math import gcd
 
-from polyml.expressions import Expr, IndexValue, Read
+from polyml.expressions import Expr, IndexValue, reads_of, walk
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["places_of"]
 
 
-def places_of(
-    nodes: Sequence[Expr], ranges: Mapping[str, tuple[Affine, Affine]], sizes: Set[str]
-) -> list[Affine] | None:
-    """Indices, and at most one sum of several of them, that say what an expression of these nodes is; in the order of the indices. None where it reads elements that plain indices do not say.
+def places_of(expr: Expr, ranges: Mapping[str, tuple[Affine, Affine]], sizes: Set[str]) -> list[Affine] | None:
+    """Indices, and at most one sum of several of them, that say what the expression is; in the order of the indices. None where it reads elements that plain indices do not say.
 
     ranges: the least value of each index, and how many there are. A sum has one of its indices once, or once less, so that all of its values come about by that index alone.
     """
-    values = [_moving(node.affine, sizes) for node in nodes if isinstance(node, IndexValue)]
-    subscripts = [s for node in nodes if isinstance(node, Read) for s in node.subscripts]
+    subscripts = [s for read in reads_of(expr) for s in read.subscripts]
     if any(not isinstance(s, Affine) or not (s.is_constant or s.name in ranges) for s in subscripts):
         return None
+    affines = {node.affine for node in walk(expr) if isinstance(node, IndexValue)}
+    values = [_moving(value, sizes) for value in affines]
     alone = {s.name for s in subscripts if isinstance(s, Affine) and s.name is not None}
     alone |= {v.name for v in values if v is not None and v.name is not None}
-    used = alone.union(*(node.affine.variables() - sizes for node in nodes if isinstance(node, IndexValue)))
+    used = alone.union(*(value.variables() - sizes for value in affines))
     if not used <= ranges.keys():
         return None
     sums = {v for v in values if v is None or len(v.terms) > 1}

@@ -13,7 +13,7 @@ from math import prod
 import islpy as isl
 
 from polyml.dtypes import boolean
-from polyml.expressions import Apply, Expr, IndexValue, Read, substitute, walk
+from polyml.expressions import Apply, Expr, Read, has_index_values, ops_in, reads_of, substitute
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import holds, symbolic_box
@@ -34,6 +34,8 @@ _USES = 16
 
 _OPERATIONS = 100_000
 """isl's operations for the question whether a sum's terms grow."""
+
+_DIVISIONS = frozenset({"floordiv", "mod"})
 
 _Made = dict[tuple[Expr, tuple[Affine, ...]], Tensor]
 """Tables by function and extents."""
@@ -86,7 +88,7 @@ def _fades(equation: Equation, names: Set[str], known: isl.Set) -> bool:
 
 
 def _candidates(equation: Equation) -> bool:
-    return any(isinstance(node, IndexValue) for node in walk(equation.body)) and not is_cheap(equation.body)
+    return has_index_values(equation.body) and not is_cheap(equation.body)
 
 
 class _Tables:
@@ -104,7 +106,7 @@ class _Tables:
 
     def replaced(self, expr: Expr) -> Expr:
         """The expression with functions of index values read from tables."""
-        if not self.ranges or not isinstance(expr, Apply):
+        if not self.ranges or not isinstance(expr, Apply) or not has_index_values(expr):
             return expr
         table = self.table(expr)
         if table is not None:
@@ -112,18 +114,17 @@ class _Tables:
         return expr.with_args(map(self.replaced, expr.args))
 
     def table(self, expr: Apply) -> Read | None:
-        nodes = list(walk(expr))
         # An integer division is not evaluated where nobody asked for it: what it divides by may be zero there.
-        divides = any(isinstance(n, Apply) and n.op in ("floordiv", "mod") for n in nodes)
-        if divides or is_cheap(expr) or not any(isinstance(n, IndexValue) for n in nodes):
+        divides = not _DIVISIONS.isdisjoint(ops_in(expr))
+        if divides or is_cheap(expr) or not has_index_values(expr):
             return None
         # Conditions on index values stay what they are: elements may be there for their sake alone (codegen/llvm/expression.py).
-        places = None if expr.dtype == boolean else places_of(nodes, self.ranges, self.sizes)
+        places = None if expr.dtype == boolean else places_of(expr, self.ranges, self.sizes)
         if not places:
             return None
         lows, shape = zip(*map(self.range_of, places), strict=True)
         names = frozenset[str]().union(*(place.variables() for place in places))
-        if self.variables and not (self.is_of_sums(nodes, names, len(places)) and self.grows_along(shape)):
+        if self.variables and not (self.is_of_sums(expr, names, len(places)) and self.grows_along(shape)):
             return None
         if any(
             len(place.terms) > 1 and not holds(extent, self.graph) for place, extent in zip(places, shape, strict=True)
@@ -133,7 +134,7 @@ class _Tables:
         if not is_known(shape) and not names - self.variables <= {*self.equation.left}:
             return None
         # A sum over what a factor does not know leaves it out.
-        reads = any(isinstance(n, Read) for n in nodes) or len(places) < len(names)
+        reads = bool(reads_of(expr)) or len(places) < len(names)
         around = [e for i, (_, e) in self.ranges.items() if not reads or i in names or i in self.equation.left]
         count, uses = (prod(e.evaluate(self.counts) for e in extents) for extents in (shape, around))
         if count * _USES > uses or count * expr.dtype.itemsize > LARGEST_TABLE:
@@ -155,9 +156,9 @@ class _Tables:
             self.ahead.append(fill(tensor, function, self.equation.span))
         return Read(tensor.name, tuple(p - low for p, low in zip(places, lows, strict=True)), expr.dtype)
 
-    def is_of_sums(self, nodes: Sequence[Expr], names: Set[str], count: int) -> bool:
+    def is_of_sums(self, expr: Expr, names: Set[str], count: int) -> bool:
         """In loops: whether the function, of tensors that stay the same in them, has fewer places than names, of which the loops' variables are some and the others are of the result."""
-        if any(isinstance(n, Read) and n.tensor in self.own for n in nodes) or count >= len(names):
+        if any(read.tensor in self.own for read in reads_of(expr)) or count >= len(names):
             return False
         return bool(names & self.variables) and names - self.variables <= {*self.equation.left}
 
