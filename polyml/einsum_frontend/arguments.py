@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from polyml.dtypes import DType
-from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
+from polyml.einsum_frontend.quasi_affine import Names, nodes, size_of, to_affine
 from polyml.einsum_frontend.syntax import Expression, Parameter, Program, SizeRef
 from polyml.errors import DTypeError, NotAffineError, ShapeError
 from polyml.records import dataclass
@@ -47,7 +47,7 @@ Agree = Callable[[Affine], bool]
 def bind_sizes(program: Program, signature: Signature, agree: Agree = lambda difference: False) -> dict[str, Affine]:
     """The value of every size of the program: a number, or for an `int` parameter that stays symbolic the variable of its name.
 
-    Upper-case sizes are bound by an `int` parameter of that name, else by the first argument with a bare entry, and all other entries are checked.
+    Upper-case sizes are bound by an `int` parameter of that name, else by the first argument with a bare entry, else by the first entry `c*P + d` of the size alone; all other entries are checked.
 
     Args:
         agree: asked where an entry and the extent differ by something that is no number.
@@ -71,14 +71,27 @@ def bind_sizes(program: Program, signature: Signature, agree: Agree = lambda dif
     ]
     for parameter, given in pairs:
         check_argument(parameter, given)
-        for position, entry in enumerate(parameter.shape or ()):
-            if isinstance(entry, SizeRef) and entry.name not in sizes:
-                sizes[entry.name] = affine(given.shape[position])
-                bound_by[entry.name] = f"dimension {position} of {parameter.name}"
+    for alone in (True, False):
+        for parameter, given in pairs:
+            for position, entry in enumerate(parameter.shape or ()):
+                found = size_of(entry)
+                if found is not None and found[0] not in sizes and alone == isinstance(entry, SizeRef):
+                    sizes[found[0]] = _solved(parameter, position, given.shape[position], *found)
+                    bound_by[found[0]] = f"dimension {position} of {parameter.name}"
     for parameter, given in pairs:
         for position, entry in enumerate(parameter.shape or ()):
             _check_entry(program, parameter, position, entry, given.shape[position], sizes, bound_by, agree)
     return sizes
+
+
+def _solved(parameter: Parameter, position: int, extent: Extent, name: str, factor: int, offset: int) -> Affine:
+    """The size of which a dimension is `factor * size + offset`."""
+    times = affine(extent) - offset
+    if not times.is_multiple(factor) or (times.is_constant and times.constant < 0):
+        entry = affine(name) * factor + offset
+        message = f"dimension {position} of argument {parameter.name} is {extent}, which is {entry} for no size {name}"
+        raise ShapeError(message, span=(parameter.shape or ())[position].span)
+    return times // factor
 
 
 def _captured_in(entry: Expression, program: Program) -> list[str]:
@@ -124,7 +137,7 @@ def _check_entry(
     missing = sorted(used - sizes.keys())
     if missing:
         raise ShapeError(
-            f"size {missing[0]} is bound by nothing: no parameter has it as a bare entry of its shape",
+            f"size {missing[0]} is bound by nothing: no parameter has an entry of this size alone",
             span=entry.span,
             hint=f"add an `{missing[0]}: int` parameter, or give a tensor the entry {missing[0]} alone",
         )

@@ -144,9 +144,10 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded:
         extents = list(found.values())
         differences = [affine(use.extent) - affine(extents[0].extent) for use in extents[1:]]
         compared = name in free or name not in ranges
-        if name in guarded and name not in free and all(difference.is_constant for difference in differences):
+        longest = _longest(found) if name in guarded and name not in free else None
+        if longest is not None:
             compared = False
-            found = {max(found, key=lambda extent: (affine(extent) - affine(extents[0].extent)).constant): extents[0]}
+            found = {longest: found[longest]}
         if compared and not any(difference.is_constant for difference in differences):
             assumed += [value for difference in differences for value in (difference, -difference)]
         elif compared and differences:
@@ -160,6 +161,18 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded:
         if name not in ranges:
             ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
     return assumed
+
+
+def _longest(extents: Collection[Extent]) -> Extent | None:
+    """The extent that is no shorter than any other whatever the sizes; None where that depends on them."""
+
+    def is_never_negative(value: Affine) -> bool:
+        return value.is_linear and value.constant >= 0 and all(coefficient > 0 for _, coefficient in value.terms)
+
+    return next(
+        (e for e in extents if all(is_never_negative(affine(e) - affine(other)) for other in extents)),
+        None,
+    )
 
 
 def _symbolic(extents: Iterable[Extent]) -> bool:

@@ -145,6 +145,12 @@ def _require_affine(entry: Expression) -> None:
             raise EinsumSyntaxError(
                 message, span=entry.span, hint="for example N//2, or an `int` parameter for the whole"
             )
+        case Binary(op="*"):
+            raise EinsumSyntaxError(
+                "an entry of a shape multiplies two sizes",
+                span=entry.span,
+                hint="make them two dimensions, or the product a size of its own, with a divisor in subscripts: x[h // R]",
+            )
         case _:
             raise EinsumSyntaxError(
                 "an entry of a shape is an integer, a size, or affine in sizes",

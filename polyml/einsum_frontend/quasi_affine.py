@@ -34,6 +34,7 @@ __all__ = [
     "needs_bounds",
     "nodes",
     "reads_tensor",
+    "size_of",
     "to_affine",
     "why_not_affine",
 ]
@@ -87,6 +88,13 @@ def to_affine(node: Expression, names: Names) -> Affine | None:
             return None if left is None or right is None else combine(node.op, left, right)
         case _:
             return None
+
+
+def size_of(entry: Expression) -> tuple[str, int, int] | None:
+    """(P, c, d) where an entry of a shape is `c*P + d` of the size P alone, c >= 1: its extent gives the size. Else None."""
+    sizes = {n.name: affine(n.name) for n in nodes(entry) if isinstance(n, SizeRef)}
+    form = to_affine(entry, Names(sizes, {}, {}))
+    return None if form is None else form.of_one
 
 
 def needs_affine(node: Expression, names: Names, *, role: str) -> Affine:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyml.einsum_frontend.affine_form import require_affine
 from polyml.einsum_frontend.names import RESERVED, looks_like_size
+from polyml.einsum_frontend.quasi_affine import size_of
 from polyml.einsum_frontend.scope import Scope, Tensor, number_at
 from polyml.einsum_frontend.syntax import Expression, Name, Parameter, SizeRef
 from polyml.einsum_frontend.walk import map_children, walk
@@ -26,7 +27,9 @@ def resolve_parameters(parameters: tuple[Parameter, ...], scope: Scope) -> tuple
         if parameter.is_size:
             scope.sizes[parameter.name] = parameter.span
     ints = set(scope.sizes)
-    bare = {entry.identifier for p in parameters for entry in p.shape or () if isinstance(entry, Name)}
+    entries = [entry for p in parameters for entry in p.shape or ()]
+    bare = {entry.identifier for entry in entries if isinstance(entry, Name)}
+    solved = {found[0] for entry in entries if (found := size_of(_as_sizes(entry))) is not None}
     for parameter in parameters:
         for name in (part for entry in parameter.shape or () for part in walk(entry) if isinstance(part, Name)):
             word = name.identifier
@@ -35,7 +38,7 @@ def resolve_parameters(parameters: tuple[Parameter, ...], scope: Scope) -> tuple
             if word in names:
                 hint = f"make it a size ({word}: int), or choose another name"
                 raise EinsumSyntaxError(f"{word!r} is a parameter, but no size", span=name.span, hint=hint)
-            if word in bare:
+            if word in bare or (word in solved and scope.outer_number(word, name.span) is None):
                 _check_new_size(name)
                 scope.sizes[word] = name.span
     resolved = []
@@ -72,6 +75,11 @@ def _resolve(entry: Expression, scope: Scope, otherwise: Callable[[Name], Expres
     return result
 
 
+def _as_sizes(entry: Expression) -> Expression:
+    """A parsed entry with all of its names taken for sizes."""
+    return SizeRef(entry.identifier, entry.span) if isinstance(entry, Name) else map_children(entry, _as_sizes)
+
+
 def _check_new_size(name: Name) -> None:
     word = name.identifier
     if word in RESERVED:
@@ -85,7 +93,7 @@ def _unbound(name: Name, scope: Scope) -> Expression:
     number = scope.outer_number(name.identifier, name.span)
     if number is not None:
         return number_at(number, name.span)
-    hint = f"give some parameter a bare entry {name.identifier}, or add {name.identifier}: int"
+    hint = f"give some parameter an entry of this size alone ({name.identifier}, or 2*{name.identifier}), or add {name.identifier}: int"
     raise EinsumSyntaxError(f"no argument gives the size {name.identifier!r}", span=name.span, hint=hint)
 
 

@@ -130,14 +130,14 @@ class Kernel:
 
     def _sizes(self, prepared: Sequence[Prepared]) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for name, (position, dimension) in self.signature.size_sources().items():
-            value = prepared[position].value
-            if dimension is None:
+        for name, source in self.signature.size_sources().items():
+            value = prepared[source.position].value
+            if source.dimension is None:
                 assert isinstance(value, int), "internal: a size is an int"
                 sizes[name] = value
             else:
                 assert isinstance(value, np.ndarray), "internal: a size is the extent of an array"
-                sizes[name] = value.shape[dimension]
+                sizes[name] = (value.shape[source.dimension] - source.offset) // source.factor
         return sizes
 
     # -- looking -----------------------------------------------------------------------------------------------------------------

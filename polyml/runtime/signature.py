@@ -23,6 +23,7 @@ __all__ = [
     "Result",
     "ScalarParameter",
     "SizeParameter",
+    "SizeSource",
 ]  # fmt: skip
 
 OK, NO_MEMORY = 0, -1
@@ -56,6 +57,22 @@ class SizeParameter:
 
 
 Parameter = ArrayParameter | ScalarParameter | SizeParameter
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSource:
+    """Where a call says a symbolic size: the int parameter at `position` (dimension: None), or an extent there, which is `factor * size + offset`."""
+
+    name: str
+    position: int
+    dimension: int | None = None
+    factor: int = 1
+    offset: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Sources of lower rank come first."""
+        return 0 if self.dimension is None else 1 if (self.factor, self.offset) == (1, 0) else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,24 +136,25 @@ class KernelSignature:
         parameters = ", ".join(_parameter_text(p) for p in self.parameters)
         return f"{self.name}({parameters}) -> {', '.join(made.get(name, name) for name in self.returned) or 'None'}"
 
-    def size_sources(self) -> dict[str, tuple[int, int | None]]:
-        """For each symbolic size where a call says it: (position, None) for an int parameter, (position, dimension) for the first bare entry."""
-        found: dict[str, tuple[int, int | None]] = {}
-        for name, position, dimension in self._occurrences():
-            if name in self.sizes and (name not in found or dimension is None):
-                found[name] = (position, dimension)
+    def size_sources(self) -> dict[str, SizeSource]:
+        """For each symbolic size where a call says it: an int parameter, else the first bare entry, else the first entry of the size alone."""
+        found: dict[str, SizeSource] = {}
+        for source in sorted(self._occurrences(), key=lambda source: source.rank):
+            if source.name in self.sizes:
+                found.setdefault(source.name, source)
         assert set(found) == set(self.sizes), "internal: a symbolic size that no argument binds"
         return found
 
-    def _occurrences(self) -> Iterator[tuple[str, int, int | None]]:
+    def _occurrences(self) -> Iterator[SizeSource]:
         for position, parameter in enumerate(self.parameters):
             match parameter:
                 case SizeParameter(name=name, value=None):
-                    yield name, position, None
+                    yield SizeSource(name, position)
                 case ArrayParameter(shape=shape):
                     for dimension, extent in enumerate(shape):
-                        if extent.name is not None:
-                            yield extent.name, position, dimension
+                        if extent.of_one is not None:
+                            name, factor, offset = extent.of_one
+                            yield SizeSource(name, position, dimension, factor, offset)
                 case _:
                     pass
 

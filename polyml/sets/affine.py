@@ -185,6 +185,14 @@ class Affine(_Kept):
             return self.terms[0][0]
         return None
 
+    @property
+    def of_one(self) -> tuple[str, int, int] | None:
+        """(P, c, d) when the expression is `c*P + d` of one variable with c >= 1, so that its value gives the variable's; else None."""
+        if len(self.terms) != 1:
+            return None
+        ((atom, coefficient),) = self.terms
+        return (atom, coefficient, self.constant) if isinstance(atom, str) and coefficient >= 1 else None
+
     def is_multiple(self, size: int) -> bool:
         """Whether the constant and all coefficients are multiples of the size, and so every value is."""
         return self.constant % size == 0 and all(coefficient % size == 0 for _, coefficient in self.terms)

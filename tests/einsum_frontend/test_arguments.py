@@ -92,3 +92,20 @@ def test_numbers_of_the_enclosing_scope_are_named_where_they_do_not_fit() -> Non
     with pytest.raises(ShapeError, match=r"is 6, and its entry says 9 \(K = 4 in the enclosing scope\)"):
         f(np.ones((6, 2), np.float32))
     assert K == 4
+
+
+def test_a_size_is_bound_by_an_entry_of_it_alone_where_no_bare_one_is() -> None:
+    source = program('x: f32["2*P+1 K"]', "y[k] = x[P, k]", "return y")
+    assert bind_sizes(source, Signature((ArgumentType(f32, (7, 3)),))) == {"K": affine(3), "P": affine(3)}
+    halves = Signature((ArgumentType(f32, (affine("N") * 4 + 1, 3)),))
+    assert bind_sizes(source, halves) == {"K": affine(3), "P": affine("N") * 2}
+    for extent in (6, 0, affine("N")):
+        with pytest.raises(ShapeError, match=rf"dimension 0 of argument x is {extent}, which is 2\*P \+ 1 for no size"):
+            bind_sizes(source, Signature((ArgumentType(f32, (extent, 3)),)))
+
+
+def test_a_number_of_the_enclosing_scope_comes_before_an_entry_of_it_alone() -> None:
+    P = 2  # noqa: F841 - the program's
+    double = polyml.einsum('def f(x: f32["2*P"]):\n    y[i] = x[i] * P\n    return y\n')
+    with pytest.raises(ShapeError, match=r"is 6, and its entry says 4 \(P = 2 in the enclosing scope\)"):
+        double(np.ones(6, np.float32))

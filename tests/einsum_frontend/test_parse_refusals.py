@@ -147,7 +147,7 @@ PARAMETERS = [
     ("x: f32['N «K)»']", r"'K\)' is not an entry", ""),
     ("x: f32['N «+» 1']", r"'\+' is not an entry", "commas"),
     ("x: f32['N,« »,K']", "an entry of the shape is missing", ""),
-    ("x: f32['N, «N*K»']", "affine in sizes", "T+1"),
+    ("x: f32['N, «N*K»']", "multiplies two sizes", "x[h // R]"),
     ("x: f32['N «K/2»']", "affine in sizes", ""),
     ("x: f32['N «N//0»']", "divides by something else", "N//2"),
     ("x: f32['N «N//k»']", "divides by something else", "`int` parameter"),

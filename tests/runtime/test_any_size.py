@@ -314,3 +314,25 @@ def test_an_empty_inner_range_counts_as_one_of_size_1() -> None:
     text = 'def f(x: f32["N"], t: int):\n    y[i] = sum[k, k < t](x[i + k])\n    return y\n'
     for dynamic in (True, False):
         assert polyml.einsum(text, dynamic=dynamic)(normal(5), -3).tolist() == [0] * 5
+
+
+@pytest.mark.parametrize("table", [True, False], ids=["beside a bare entry", "by itself"])
+def test_a_size_that_an_entry_of_it_alone_gives(table: bool) -> None:
+    given, factor = (', c: f32["P"]', "c[i]") if table else ("", "2")
+    lines = f"""def halves(x: f32["N 2*P"]{given}):
+    y: f32["N 2*P"]
+    if i < P:
+        y[n, i] = x[n, i] * {factor} - x[n, i + P]
+        y[n, i + P] = x[n, i + P] * {factor} + x[n, i]
+    return y
+"""
+    program = polyml.einsum(lines, dynamic=True)
+    for n, p in ((3, 2), (1, 1), (5, 17), (4, 9), (2, 0), (0, 3)):
+        x = normal(n, 2 * p)
+        c = normal(p) if table else np.full(p, 2, np.float32)
+        a, b = x[:, :p], x[:, p:]
+        expected = np.concatenate((a * c - b, b * c + a), axis=1)
+        np.testing.assert_allclose(program(x, c) if table else program(x), expected, atol=1e-5)
+    assert len(program.kernels) == 3  # one for any sizes, and two for those with nothing in them
+    with pytest.raises(ShapeError, match=r"is 5, (which is|and its entry says)"):
+        program(normal(3, 5), normal(2)) if table else program(normal(3, 5))

@@ -25,6 +25,7 @@ from polyml.einsum_frontend.interpreter.real_factors import meaning_of
 from polyml.einsum_frontend.interpreter.types import Type, promote_types
 from polyml.einsum_frontend.interpreter.values import Cell, Evaluator, convert, storage
 from polyml.einsum_frontend.syntax import Expression, IndexRef, SizeRef, Subscript
+from polyml.einsum_frontend.walk import walk
 from polyml.errors import BoundsError, EinsumSyntaxError, PolymlError, ShapeError
 from polyml.ops import result_dtype
 
@@ -34,7 +35,7 @@ UPDATES = {"+=": "add", "-=": "sub", "*=": "mul", "/=": "div"}
 
 
 def bind_sizes(ready: ReadyProgram, cells: Mapping[str, Cell], sizes: dict[str, int]) -> None:
-    """Binds each size to the first bare entry of a shape, then checks all entries."""
+    """Binds each size to the first bare entry of a shape, else to the first `c*P + d` of it alone, then checks all entries."""
     entries = [
         (p, e, d)
         for p in ready.source.parameters
@@ -44,6 +45,13 @@ def bind_sizes(ready: ReadyProgram, cells: Mapping[str, Cell], sizes: dict[str, 
     for _, entry, extent in entries:
         if isinstance(entry, SizeRef):
             sizes.setdefault(entry.name, extent)
+    for _, entry, extent in entries:
+        unknown = {node.name for node in walk(entry) if isinstance(node, SizeRef)}
+        if len(unknown) == 1 and not unknown <= sizes.keys():
+            (name,) = unknown
+            at_zero, at_one = (affine_value(entry, {name: value}) for value in (0, 1))
+            if at_one > at_zero:
+                sizes[name] = (extent - at_zero) // (at_one - at_zero)
     for p, entry, extent in entries:
         try:
             expected = affine_value(entry, sizes)

@@ -181,10 +181,11 @@ def _read_numbers(call: Checked) -> None:
                     ir.go_on_if(ir.value(f"icmp eq i64 {number}, {value}"), "slow")
             case _:
                 assert_never(parameter)
-    for name, (position, dimension) in signature.size_sources().items():
-        if dimension is not None:
-            dims = ir.load("ptr", call.objects[signature.parameters[position].name], call.header.dimensions)
-            call.sizes[name] = ir.load("i64", dims, 8 * dimension, "size")
+    for name, source in signature.size_sources().items():
+        if source.dimension is not None:
+            dims = ir.load("ptr", call.objects[signature.parameters[source.position].name], call.header.dimensions)
+            extent = ir.load("i64", dims, 8 * source.dimension, "size")
+            call.sizes[name] = ir.affine((affine("extent") - source.offset) // source.factor, {"extent": extent})
     for needed in signature.requires:
         ir.go_on_if(ir.value(f"icmp sge i64 {ir.affine(needed, call.sizes)}, 0"), "slow")
     if signature.suits:
