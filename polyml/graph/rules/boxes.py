@@ -14,10 +14,12 @@ from polyml.sets.spaces import parameters_text
 
 __all__ = [
     "any_box",
+    "bounding_box",
     "box_extents",
     "holds",
     "hull",
     "hull_extents",
+    "is_free",
     "most_values",
     "reach",
     "symbolic_box",
@@ -97,6 +99,36 @@ def any_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> 
 
 def symbolic_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
     """The same, where the domain may be empty."""
+    found = _bounds(equation, tensors)
+    if found is None:
+        return None
+    whole = box(equation.result.name, equation.indices, found, graph.sizes)
+    same = whole.intersect_params(graph.context).is_equal(equation.domain.intersect_params(graph.context))
+    return found if same else None
+
+
+def bounding_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
+    """Extents, numbers or in the graph's sizes and 1 or more, of a box from 0 on that the domain lies in; None where none is found."""
+    found = _bounds(equation, tensors)
+    if found is None or not all(holds(extent - 1, graph) for extent in found.values()):
+        return None
+    whole = box(equation.result.name, equation.indices, found, graph.sizes)
+    inside = equation.domain.intersect_params(graph.context).is_subset(whole)
+    return found if inside else None
+
+
+def is_free(equation: Equation, index: str, extent: Affine, graph: Graph) -> bool:
+    """Whether the index has the values from 0 to the extent wherever the others have theirs: no condition ties it to them."""
+    position, points = equation.indices.index(index), equation.domain.intersect_params(graph.context)
+    others = points.drop_constraints_involving_dims(isl.dim_type.set, position, 1)
+    own = box(equation.result.name, (index,), {index: extent}, graph.sizes)
+    own = own.insert_dims(isl.dim_type.set, 0, position)
+    own = own.add_dims(isl.dim_type.set, len(equation.indices) - position - 1)
+    return others.intersect(own.set_tuple_name(equation.result.name)).is_equal(points)
+
+
+def _bounds(equation: Equation, tensors: Mapping[str, Tensor]) -> dict[str, Affine] | None:
+    """By index the number that its values are below, or the extent of a dimension that it is alone; None where an index has neither."""
     found = {i: affine(n) for i, n in _numbers(equation).items()}
     accesses = [(equation.result, equation.target)]
     accesses += [(tensors[read.tensor], read.subscripts) for read in reads_of(equation.body)]
@@ -104,11 +136,7 @@ def symbolic_box(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]
         for subscript, extent in zip(subscripts, tensor.shape, strict=True):
             if isinstance(subscript, Affine) and subscript.name in equation.indices:
                 found.setdefault(subscript.name, extent)
-    if found.keys() != set(equation.indices):
-        return None
-    whole = box(equation.result.name, equation.indices, found, graph.sizes)
-    same = whole.intersect_params(graph.context).is_equal(equation.domain.intersect_params(graph.context))
-    return found if same else None
+    return found if found.keys() == set(equation.indices) else None
 
 
 def _numbers(equation: Equation) -> dict[str, int]:

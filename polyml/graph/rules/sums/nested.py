@@ -1,7 +1,8 @@
 """Sums of products over several indices, where factors know only some of them: sums within sums.
 
 `y[i, r] = sum[j, k](x[i, j, k] * b[j, r] * c[k, r])` multiplies with `b` once for every `k`. With `t[i, j, r] = sum[k](x[i, j, k] * c[k, r])` it does so once for all of them, and `t` is a
-contraction of two operands, which register tiles and panels are made for. `sum[j, k](a[i, j] * b[j, k] * c[k, l])` needs fewer products by orders of magnitude. The sums are shorter, too, so that
+contraction of two operands, which register tiles and panels are made for. So it is under conditions that do not name the inner sum's indices: the masked products of linear attention,
+`sum[u, d, u <= t](q[t, d] * k[u, d] * v[u, e])`, are scores first. `sum[j, k](a[i, j] * b[j, k] * c[k, l])` needs fewer products by orders of magnitude. The sums are shorter, too, so that
 less rounding adds up in each.
 
 Extents that stay symbolic count as in the call that the kernel is compiled for, all of them as many times larger as it takes to be large ones: the order of sums is right for any sizes, and best for such shapes. Where another order would be much better, or inner sums take much
@@ -16,10 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import combinations
 
+import islpy as isl
+
 from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.builder.parts import variables_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
-from polyml.graph.rules.boxes import any_box
+from polyml.graph.rules.boxes import any_box, bounding_box, is_free
 from polyml.graph.rules.sums.factors_ahead import left_to_multiply
 from polyml.graph.sum_order import first_sum
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
@@ -142,8 +145,17 @@ class _Inner:
     cost: tuple[Term, ...] = ()
 
 
-def _best(equation: Equation, work: Nesting) -> tuple[_Inner, Mapping[str, Affine]] | None:
-    """The inner sum that leaves the least to compute, and the indices' extents; None where none leaves much less than there is."""
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """The indices' extents. free: the reduced ones that an inner sum may be over. Where the domain is no box, since conditions tie indices to each other, those that no condition names."""
+
+    extents: Mapping[str, Affine]
+    free: frozenset[str]
+    is_box: bool
+
+
+def _best(equation: Equation, work: Nesting) -> tuple[_Inner, _Ranges] | None:
+    """The inner sum that leaves the least to compute, and the indices' ranges; None where none leaves much less than there is."""
     if equation.reduce != "sum" or len(equation.reduced) < 2 or not equation.is_plain:
         return None
     if equation.base is not None or equation.instances is not None or equation.padded or equation.apart:
@@ -158,21 +170,24 @@ def _best(equation: Equation, work: Nesting) -> tuple[_Inner, Mapping[str, Affin
         or dtype.is_half
     ):
         return None
-    extents = any_box(equation, work.graph, work.tensors)
-    if extents is None:
-        return None
     own = set(equation.indices)
     uses = [variables_of(factor) & own for factor in factors]
+    ranges = _ranges(equation, uses, work)
+    if ranges is None:
+        return None
+    extents = ranges.extents
     operands = [work.tensors[name] for name in dict.fromkeys(read.tensor for read in reads_of(equation.body))]
     item = equation.result.dtype.itemsize
     room = [term(t.dtype.itemsize, t.shape) for t in (*operands, equation.result)]
     near = LAST_LEVEL * work.cache
     most = max(total(room, work.counts), near)
 
-    candidates = [_costed(inner, equation, extents, work) for inner in _candidates(equation, factors, uses, work)]
-    if many:
-        chosen = _in_order(equation, factors, uses, extents, work)
-        candidates = [] if chosen is None else [_costed(chosen, equation, extents, work), *candidates]
+    chosen = _in_order(equation, factors, uses, extents, work) if many else None
+    inners: list[_Inner] = [] if chosen is None else [chosen]
+    if inners or not many:
+        inners += _candidates(equation, factors, uses, work)
+    inners = [inner for inner in inners if ranges.free.issuperset(inner.reduced)]
+    candidates = [_costed(inner, equation, extents, work) for inner in inners]
     apart = left_to_multiply(equation, work.tensors, work.cache) if work.vector_bytes else len(factors)
     plain = total([term(apart - 1, extents.values())], work.counts)
     paying = [
@@ -182,13 +197,26 @@ def _best(equation: Equation, work: Nesting) -> tuple[_Inner, Mapping[str, Affin
         and total(inner.work, work.counts) < GAIN * plain
     ]
     best = min(paying, key=lambda inner: total(inner.cost, work.counts), default=None)
-    if many and best is not None:
+    if inners and inners[0] is chosen:
         best = candidates[0] if candidates[0] in paying else best
     if best is None:
         return None
     elements = [(near // item, ()), *((factor // item or 1, sizes) for factor, sizes in room)]
     work.suit(best, (inner for inner in candidates if inner is not best), elements, extents)
-    return best, extents
+    return best, ranges
+
+
+def _ranges(equation: Equation, uses: Sequence[Set[str]], work: Nesting) -> _Ranges | None:
+    """None where no inner sum may leave a factor outside, as far as conditions decide that."""
+    extents = any_box(equation, work.graph, work.tensors)
+    if extents is not None:
+        return _Ranges(extents, frozenset(equation.reduced), True)
+    partly = [r for r in equation.reduced if not all(r in used for used in uses)]
+    extents = bounding_box(equation, work.graph, work.tensors) if partly else None
+    if extents is None:
+        return None
+    free = frozenset(r for r in equation.reduced if is_free(equation, r, extents[r], work.graph))
+    return _Ranges(extents, free, False) if free.intersection(partly) else None
 
 
 def _costed(inner: _Inner, equation: Equation, extents: Mapping[str, Affine], work: Nesting) -> _Inner:
@@ -279,20 +307,18 @@ def _idle_lanes(extent: Affine, itemsize: int, vector_bytes: int) -> int:
     return -extent.constant % lanes if extent.is_constant and 0 < lanes < extent.constant else 0
 
 
-def _split(
-    equation: Equation, inner: _Inner, extents: Mapping[str, Affine], work: Nesting
-) -> tuple[Equation, Equation]:
+def _split(equation: Equation, inner: _Inner, ranges: _Ranges, work: Nesting) -> tuple[Equation, Equation]:
     """The inner sum, and the outer one that reads it."""
     dtype, sizes = equation.body.dtype, work.graph.sizes
     name = fresh_name(f"{equation.result.name}_inner", work.tensors)
-    shape = tuple(extents[i] for i in inner.kept)
+    shape = tuple(ranges.extents[i] for i in inner.kept)
     partial = work.tensors[name] = Tensor(name, dtype, shape, equation.result.label)
     indices = (*inner.kept, *inner.reduced)
     summed = replace(
         equation,
         result=partial,
         indices=indices,
-        domain=box(name, indices, extents, sizes),
+        domain=_points(equation, name, indices, ranges, sizes),
         target=tuple(map(affine, inner.kept)),
         body=product_of(inner.inside),
         reduced=inner.reduced,
@@ -302,8 +328,16 @@ def _split(
     total = replace(
         equation,
         indices=rest,
-        domain=box(equation.result.name, rest, extents, sizes),
+        domain=_points(equation, equation.result.name, rest, ranges, sizes),
         body=product_of((read, *inner.outside)),
         reduced=tuple(i for i in equation.reduced if i not in inner.reduced),
     )
     return summed, total
+
+
+def _points(equation: Equation, name: str, indices: Sequence[str], ranges: _Ranges, sizes: Sequence[str]) -> isl.Set:
+    """What the domain leaves of these indices, in this order, as points of `name`."""
+    if ranges.is_box:
+        return box(name, indices, ranges.extents, sizes)
+    here, there = ", ".join(equation.indices), ", ".join(indices)
+    return equation.domain.apply(isl.Map(f"{{ {equation.result.name}[{here}] -> {name}[{there}] }}"))

@@ -195,3 +195,31 @@ def test_comparisons_of_products() -> None:
     for values_of in ({"n": a, "m": b} for a in range(5) for b in range(5)):
         assert weighed.holds(values_of) == (6 * values_of["n"] * values_of["m"] <= 5 * values_of["n"] ** 2 + 7)
     assert weighed.holds({"n": 1 << 39, "m": 1})
+
+
+ATTENTION = 'q: f64["T D"], k: f64["U D"], v: f64["U E"]'
+
+
+@pytest.mark.parametrize(
+    ("line", "inner"),
+    [
+        ("y[t, e] = sum[u, d, u <= t](q[t, d] * k[u, d] * v[u, e])", 1),  # scores, then their product with v
+        ("y[t, e] = sum[u, d, u <= t, d <= t](q[t, d] * k[u, d] * v[u, e])", 0),  # both sums know the row
+        ("y[t, e] = sum[u, d, d <= u](q[t, d] * k[u, d] * v[u, e])", 0),
+    ],
+)
+def test_sums_within_sums_are_over_indices_that_no_condition_names(line: str, inner: int) -> None:
+    arguments = [values(*shape, dtype="f8") for shape in ((40, 30), (45, 30), (45, 31))]
+    made = graph(program(ATTENTION, 'y: f64["T E"]', line, "return y"), *arguments)
+    found = rewrite(made, RewriteOptions(l2_bytes=1 << 16))
+    verify(found)
+    assert graph_text(found).count("_inner[") == 2 * inner
+    t, u, d = np.ogrid[:40, :45, :30]
+    q, k, v = arguments
+    mask = (
+        (("u <= t" not in line) | (u <= t)) & (("d <= t" not in line) | (d <= t)) & (("d <= u" not in line) | (d <= u))
+    )
+    np.testing.assert_allclose(execute(found, arguments)[0], np.einsum("tud,td,ud,ue->te", mask, q, k, v), atol=1e-10)
+    for dynamic in (False, True):
+        compiled = polyml.einsum(f'def f({ATTENTION}):\n    y: f64["T E"]\n    {line}\n    return y\n', dynamic=dynamic)
+        np.testing.assert_allclose(compiled(*arguments), execute(made, arguments)[0], atol=1e-10)
