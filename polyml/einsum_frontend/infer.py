@@ -68,14 +68,21 @@ def infer_ranges(
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
                 span=span,
-                hint=_rebound(value, missing)
-                or "declare the left side with its shape, or state a condition in a reducer, e.g. sum[k, k < 3](..)",
+                hint=_rebound(value, missing) or _declared(missing, guarded),
             )
         for name, fitting in found.items():
             if fitting.exact and fitting.low is not None and fitting.high == fitting.low + 1:
                 warnings.append(f"{span}: the inferred range of {plain_name(name)} is the single value {fitting.low}")
         ranges.update(found)
     return Inferred(ranges, tuple(warnings), tuple(assumed))
+
+
+def _declared(missing: Sequence[str], guarded: Collection[str]) -> str:
+    """What gives these indices ranges."""
+    restricted = [plain_name(name) for name in missing if name in guarded]
+    if restricted:
+        return f"an `if` restricts {' and '.join(restricted)}, and gives no range: declare the left side with its shape"
+    return "declare the left side with its shape, or state a condition in a reducer, e.g. sum[k, k < 3](..)"
 
 
 def _rebound(value: Expression, missing: Collection[str]) -> str | None:

@@ -144,6 +144,13 @@ def test_refused_unbounded() -> None:
     )  # fmt: skip
 
 
+def test_refused_unbounded_under_an_if() -> None:
+    check_refused(
+        'x: f32["N"]', "if i < 3:", "    «y[n, i] = x[n] * i»", "return y",
+        arguments=(values(4),), error=UnboundedDomainError, message="the range of i follows from nothing", hint="an `if` restricts i, and gives no range",
+    )  # fmt: skip
+
+
 def test_refused_an_index_that_a_reducer_binds_beside_the_left_one() -> None:
     check_refused(
         'x: f32["N K"]', "«y[n, k] = sum[k](x[n, k])»", "return y",
