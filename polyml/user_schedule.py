@@ -35,7 +35,8 @@ __all__ = ["UserSchedule", "user_schedule"]
 def user_schedule(schedule: Schedule, *, precise: bool) -> UserSchedule:
     """The handle on a schedule of the compiler's. precise: reductions keep their order."""
     with COMPILE_LOCK:
-        plain = replace(schedule, tree=single_members(schedule.tree))
+        # Values are in the arrays in any order of ours, as the proof has them.
+        plain = replace(schedule, tree=single_members(schedule.tree), time_lanes=None)
         return UserSchedule(replace(plain, tree=with_coincidence(plain)), precise)
 
 

@@ -43,6 +43,7 @@ from polyml.codegen.scanned import (
     instances_in,
     loops_in,
 )  # fmt: skip
+from polyml.codegen.time_lanes import time_lanes_nest
 from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, substitute
 from polyml.new_names import fresh
@@ -67,8 +68,10 @@ def generate(schedule: Schedule, *, name: str) -> Function:
         CodegenError: isl's code has an index expression that is not quasi-affine.
     """
     scop = schedule.scop
-    builder = _Builder(schedule)
-    body = builder.nodes(scan_schedule(schedule), _Scope({}, frozenset({*scop.arrays, *scop.sizes})))
+    if schedule.time_lanes is not None:
+        body = time_lanes_nest(scop, schedule.time_lanes)
+    else:
+        body = _Builder(schedule).nodes(scan_schedule(schedule), _Scope({}, frozenset({*scop.arrays, *scop.sizes})))
     for array in reversed(scop.arrays.values()):
         storage = schedule.storage.get(array.name)
         if array.kind == "local" and (storage is None or not storage.place):

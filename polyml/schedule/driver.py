@@ -24,6 +24,7 @@ from polyml.schedule.ways.layouts import (
     by_padded_rows,
     by_row_pieces,
     by_rows_aside,
+    by_time_lanes,
     by_turned,
     by_turns,
 )
@@ -73,6 +74,7 @@ WAYS: Mapping[str, tuple[tuple[str, Way], ...]] = {
         ("columns as rows", by_turned),
         ("columns aside", by_columns),
         ("rows aside", by_rows_aside),
+        ("lanes over time", by_time_lanes),
         ("padded rows", by_padded_rows),
         ("rows in pieces", by_row_pieces),
         ("rows in turns", by_turns),

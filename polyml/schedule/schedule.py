@@ -9,6 +9,7 @@ from math import prod
 import islpy as isl
 
 from polyml.records import dataclass
+from polyml.schedule.levels import TimeLanes
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, Extent
@@ -78,6 +79,7 @@ class Schedule(Shown):
     atomic: (GPU) updates that several threads may do to one element at once.
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is more than so many bytes.
     vector_bytes: of one vector (vector_length.py); 0: of the target's.
+    time_lanes: where values are while lanes run over steps, as the tree says they do; None: in the arrays.
     """
 
     scop: Scop
@@ -92,6 +94,7 @@ class Schedule(Shown):
     streamed: frozenset[str] = frozenset()
     streamed_when_large: Mapping[str, int] = field(default_factory=dict)
     vector_bytes: int = 0
+    time_lanes: TimeLanes | None = None
 
     def noted(self, stage: str, subject: str, text: str) -> Schedule:
         """The same schedule with one more note."""

@@ -15,9 +15,10 @@ from polyml.schedule.layouts.row_pieces import cut_rows
 from polyml.schedule.layouts.rows_aside import with_rows_aside
 from polyml.schedule.layouts.rows_in_turns import in_few_rows, take_turns
 from polyml.schedule.layouts.sums_ahead import sum_ahead
+from polyml.schedule.layouts.time_lanes import time_lanes, time_lanes_tree
 from polyml.schedule.layouts.turned_columns import turn_columns
 from polyml.schedule.pack import Packed
-from polyml.schedule.schedule import Product, Schedule
+from polyml.schedule.schedule import Note, Product, Schedule
 from polyml.schedule.storage import contract_storage
 from polyml.schedule.strategy.cpu import apply_strategy
 from polyml.schedule.strategy.recurrences.row_order import ROW_ORDER
@@ -35,6 +36,7 @@ __all__ = [
     "by_padded_rows",
     "by_row_pieces",
     "by_rows_aside",
+    "by_time_lanes",
     "by_turned",
     "by_turns",
 ]
@@ -84,6 +86,19 @@ def by_padded_rows(task: Task) -> Schedule | None:
         return None
     made = _relaid(task, padded.relaid, _moved(task, padded.relaid), padded.worth, TIME_TILES)
     return None if made is None else replace(made, apart=padded.apart)
+
+
+def by_time_lanes(task: Task) -> Schedule | None:
+    """Lanes over the steps of a stencil in place; None where there is none."""
+    found = time_lanes(task.scop, task.target, precise=task.options.precise) if task.may_sweep() else None
+    if found is None:
+        return None
+    lanes, worth = found
+    text = f"lanes over {lanes.lanes} steps, {lanes.lag} rows behind each other, in strips of {lanes.strip} columns"
+    return Schedule(
+        scop=task.scop, dependences=task.dependences, tree=time_lanes_tree(task.scop, lanes), storage={},
+        notes=(Note(TIME_TILES, lanes.statement, text),), worth=worth, time_lanes=lanes,
+    )  # fmt: skip
 
 
 def by_row_pieces(task: Task) -> Schedule | None:
