@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import pytest
 from hypothesis import settings
 
@@ -21,6 +22,16 @@ os.environ["POLYML_CACHE"] = (
 )
 
 outline.LIGHT = 0  # threads share what little the tests' loops have to do, too; tests/codegen/passes/test_parallel_work.py has it as it is
+
+
+def _verified(text: str, parse: Callable[[str], llvm.ModuleRef] = llvm.parse_assembly) -> llvm.ModuleRef:
+    """LLVM reads values that are not computed on each way to their use without a word, and takes anything for them."""
+    module = parse(text)
+    module.verify()
+    return module
+
+
+llvm.parse_assembly = _verified
 
 # Where a run decides about a change the random programs are the same ones each time; elsewhere every run draws new ones.
 settings.register_profile("ci", derandomize=True, database=None)

@@ -6,6 +6,7 @@ two leaves each says where the result is to be NaN. What a register of the loop 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -22,6 +23,9 @@ _MOST_LEAVES = 16
 
 _MOST_STEPS = 48
 """Minima and maxima in a tree."""
+
+_NAN = re.compile(r"0x[7F]FF(?!0{13})")
+"""In the text of a constant."""
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ def _tree(b: Builder, expr: Apply, lanes: int, values: Mapping[Expr, Value]) -> 
         first, second = (_exact(b, part) if isinstance(part, Extremum) else part for part, _ in parts)
         costs, together = {}, dict.fromkeys((first, second))
     made = Extremum(expr.op, expr.dtype, (first, second), tuple(together), costs)
-    numbers = any(isinstance(part, Value) and part.is_constant for part in (first, second))
+    numbers = any(not _leaves(part) for part in (first, second))
     costs[id(made)] = 1 if numbers else 3
     return made
 
@@ -76,7 +80,7 @@ def _operand(b: Builder, expr: Expr, lanes: int, values: Mapping[Expr, Value]) -
 def _leaves(operand: Extremum | Value) -> tuple[Value, ...]:
     if isinstance(operand, Extremum):
         return operand.leaves
-    return () if operand.is_constant else (operand,)
+    return () if operand.is_constant and not _NAN.search(operand.text) else (operand,)
 
 
 def _exact(b: Builder, made: Extremum) -> Value:

@@ -252,7 +252,7 @@ class Builder:
     flags: the fast-math flags of additions and multiplications ("contract " or "").
     known: values computed in the current block that may be used again there, by what they are (loads, splats).
     in_place: lanes of parts of complex numbers stand in the order in which shuffles within 16 bytes bring them (memory/parts_in_place.py).
-    extrema: how minima and maxima of floats were made, by their names (extremum_trees.py).
+    extrema: how minima and maxima of floats were made in the current block, by their names (extremum_trees.py).
     depth: of the deepest nest of loops written so far at the current level. keeps: whether registers keep their values across one of these loops.
     """
 
@@ -292,7 +292,7 @@ class Builder:
         """Begins a block; what was written before must have ended with a jump."""
         self.lines.append(f"{label}:")
         self.block = label
-        self.known = {}
+        self.known, self.extrema = {}, {}
 
     def jump(self, label: str) -> None:
         self.write(f"br label %{label}")
@@ -307,10 +307,11 @@ class Builder:
         """Writes elsewhere for a while."""
         saved, self.lines = self.lines, lines
         known, self.known = self.known, {}
+        extrema, self.extrema = self.extrema, {}
         try:
             yield
         finally:
-            self.lines, self.known = saved, known
+            self.lines, self.known, self.extrema = saved, known, extrema
 
     # -- computing --------------------------------------------------------------------------------------------------------------
 

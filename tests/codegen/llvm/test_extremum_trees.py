@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import polyml as pm
+from polyml.testing import verify
 
 AVX512 = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024)
 AVX2 = pm.Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024)
@@ -37,6 +38,20 @@ def carried(x: f64["N M"]):
         y[i, j] = max(min(x[i, j], x[i, j - 1], x[i, j - 2]), min(y[i, j - 1], max(y[i, j - 2], x[i, j])) * 0.5)
     s[i] = max(min(x[i, 0], x[i, 1]), min(max(x[i, 0], x[i, 1]), y[i, M - 1]))
     return y, s
+"""
+BRANCHES = """
+def branches(x: f32["M"], a: f32, b: f32, c: f32["M"], d: f32["M"]):
+    y: f32["M"] = 0
+    for m in range(1, M):
+        y[m] = where(y[m - 1] > 0, max(min(min(min(a, b), x[m]), c[m]), d[m]), 0.25)
+        y[m] += min(max(min(a, b), c[m], x[m - 1]), max(d[m], y[m - 1]))
+    return y
+"""
+NO_NUMBER = """
+def no_number(x: {t}["N"], y: {t}["N"], z: {t}["N"], w: {t}["N"]):
+    p[i] = max(min(x[i], y[i]), min(z[i], nan), max(w[i], x[i]))
+    q[i] = max(min(x[i], y[i]), min(z[i], inf), max(w[i], x[i]))
+    return p, q
 """
 
 
@@ -78,6 +93,20 @@ def test_what_recurrences_carry() -> None:
     s = np.maximum(x[:, :2].min(axis=1), np.minimum(x[:, :2].max(axis=1), y[:, -1]))
     for found, want in zip(pm.einsum(CARRIED)(x), (y, s), strict=True):
         np.testing.assert_array_equal(found, want)
+
+
+def test_each_branch_has_its_own_steps() -> None:
+    """What is computed ahead of the loop, min(a, b), is a part of a tree in a branch and of one behind it."""
+    x, c, d = np.random.default_rng(1).standard_normal((3, 41), np.float32)
+    assert verify(pm.einsum(BRANCHES), x, np.float32(0.75), np.float32(0.25), c, d)
+
+
+@pytest.mark.parametrize("t", ["f64", "f32", "f16"])
+def test_constants_that_are_no_numbers(t: str) -> None:
+    x, y, z, w = numbers(4, 77).astype(f"f{int(t[1:]) // 8}")
+    p, q = pm.einsum(NO_NUMBER.format(t=t))(x, y, z, w)
+    assert np.isnan(p).all()
+    np.testing.assert_array_equal(q, np.maximum(np.maximum(np.minimum(x, y), z), np.maximum(w, x)))
 
 
 @pytest.mark.parametrize(("target", "steps"), [(AVX2, 10), (AVX512, 10)], ids=lambda v: getattr(v, "name", ""))
