@@ -6,7 +6,7 @@ The sum is a product of matrices then (a discrete Fourier or cosine transform, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -48,28 +48,28 @@ def make_tables(graph: Graph) -> Graph:
     """The graph with such functions computed ahead of the equations that use them, each once per block of ops."""
     if not any(_candidates(op) for op in all_ops(graph.ops) if isinstance(op, Equation)):
         return graph
-    taken = set(tensors_of(graph))
+    tensors = tensors_of(graph)
     made: _Made = {}
     ops: list[Op] = []
     for op in graph.ops:
         ahead: list[Equation] = []
-        changed = _reading_tables(op, (), graph, taken, made, ahead)
+        changed = _reading_tables(op, (), graph, tensors, made, ahead)
         ops += [*ahead, changed]
     return graph if not made else replace(graph, ops=tuple(ops))
 
 
 def _reading_tables(
-    op: Op, loops: tuple[Loop, ...], graph: Graph, taken: set[str], made: _Made, ahead: list[Equation]
+    op: Op, loops: tuple[Loop, ...], graph: Graph, tensors: dict[str, Tensor], made: _Made, ahead: list[Equation]
 ) -> Op:
     """The op, which stands in these loops, reading tables; those that are new go ahead of the outermost loop."""
     if isinstance(op, Equation) and _candidates(op):
-        tables = _Tables(op, loops, graph, taken, made)
+        tables = _Tables(op, loops, graph, tensors, made)
         body = tables.replaced(op.body)
         ahead += tables.ahead
         return op if body is op.body else replace(op, body=body)
     if isinstance(op, Loop):
         inside = (*loops, op)
-        block = renewed(op.body, (_reading_tables(o, inside, graph, taken, made, ahead) for o in op.body))
+        block = renewed(op.body, (_reading_tables(o, inside, graph, tensors, made, ahead) for o in op.body))
         return op if block is op.body else replace(op, body=block)
     return op
 
@@ -94,8 +94,10 @@ def _candidates(equation: Equation) -> bool:
 class _Tables:
     """The tables that one equation, which stands in these loops, reads. made: those that there are."""
 
-    def __init__(self, equation: Equation, loops: tuple[Loop, ...], graph: Graph, taken: set[str], made: _Made) -> None:
-        self.equation, self.graph, self.taken, self.made = equation, graph, taken, made
+    def __init__(
+        self, equation: Equation, loops: tuple[Loop, ...], graph: Graph, tensors: dict[str, Tensor], made: _Made
+    ) -> None:
+        self.equation, self.graph, self.tensors, self.made = equation, graph, tensors, made
         self.ahead: list[Equation] = []
         self.sizes = {*graph.sizes}
         self.known = graph.context
@@ -124,11 +126,13 @@ class _Tables:
             return None
         lows, shape = zip(*map(self.range_of, places), strict=True)
         names = frozenset[str]().union(*(place.variables() for place in places))
-        if self.variables and not (self.is_of_sums(expr, names, len(places)) and self.grows_along(shape)):
-            return None
-        if any(
-            len(place.terms) > 1 and not holds(extent, self.graph) for place, extent in zip(places, shape, strict=True)
+        if self.variables and not (
+            self.is_of_sums(expr, names, len(places)) and self.grows_along(shape) and self.are_there(reads_of(expr))
         ):
+            return None
+        # A loop without iterations may be shorter than that.
+        unsure = [e for p, e in zip(places, shape, strict=True) if len(p.terms) > 1 or p.variables() & self.variables]
+        if not all(holds(extent, self.graph) for extent in unsure):
             return None
         # Where nobody knows how large a table will be it has to be a part of the result.
         if not is_known(shape) and not names - self.variables <= {*self.equation.left}:
@@ -149,9 +153,8 @@ class _Tables:
         tensor = self.made.get((function, shape))
         if tensor is None:
             result = self.equation.result
-            name = fresh_name(f"{result.name}_{expr.op}", self.taken)
-            self.taken.add(name)
-            tensor = Tensor(name, expr.dtype, shape, result.label)
+            name = fresh_name(f"{result.name}_{expr.op}", self.tensors)
+            tensor = self.tensors[name] = Tensor(name, expr.dtype, shape, result.label)
             self.made[function, shape] = tensor
             self.ahead.append(fill(tensor, function, self.equation.span))
         return Read(tensor.name, tuple(p - low for p, low in zip(places, lows, strict=True)), expr.dtype)
@@ -161,6 +164,16 @@ class _Tables:
         if any(read.tensor in self.own for read in reads_of(expr)) or count >= len(names):
             return False
         return bool(names & self.variables) and names - self.variables <= {*self.equation.left}
+
+    def are_there(self, reads: Iterable[Read]) -> bool:
+        """Whether the elements are there for all values of indices and variables: in loops the ranges are those without the conditions that an equation is under."""
+        for read in reads:
+            for subscript, extent in zip(read.subscripts, self.tensors[read.tensor].shape, strict=True):
+                assert isinstance(subscript, Affine), "internal: a place that is a value"
+                low, count = self.range_of(subscript) if subscript.name is not None else (subscript, affine(1))
+                if not (holds(low, self.graph) and holds(extent - low - count, self.graph)):
+                    return False
+        return True
 
     def grows_along(self, shape: Sequence[Affine]) -> bool:
         """Whether the result grows with each size that the table grows with."""

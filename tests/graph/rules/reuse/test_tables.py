@@ -97,6 +97,15 @@ def some(x: f32["N 3"], L: int):
     return y
 """
 
+CUT = """
+def cut(u: f64["C"], w: f64["B N"]):
+    y: f64["B N"] = 0
+    for t in range(60):
+        if b < 7:
+            y[b, j] = 0.5 * y[b, j] + w[b, j] * u[b] ** (2*j - t)
+    return y
+"""
+
 
 def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape)
@@ -239,6 +248,17 @@ def test_tables_of_nested_loops() -> None:
         for t in range(T):
             y = 0.9 * y + np.sin(0.01 * (t - np.arange(n)))
         np.testing.assert_allclose(made(x[:n], 0.01, T), y, rtol=1e-11)
+
+
+def test_elements_that_a_table_would_read_beyond_are_left_to_the_loop() -> None:
+    """u has as many rows as the condition says, fewer than y."""
+
+    def names(rows: int) -> list[str]:
+        graph = polyml.einsum(CUT).trace(np.ones(rows), np.ones((9, 40)))
+        return [op.result.name for op in graph.ops if isinstance(op, Equation)]
+
+    assert not [name for name in names(7) if "pow" in name]
+    assert [name for name in names(9) if "pow" in name]
 
 
 def test_differences_of_any_size() -> None:
