@@ -111,7 +111,8 @@ def with_name(equation: Equation, result: Tensor) -> Equation:
 
 def new_tensor(like: Tensor, tensors: dict[str, Tensor]) -> Tensor:
     """Another tensor of the same type, under a name that none of `tensors` has, to which it is added."""
-    tensor = replace(like, name=fresh_name(like.label, tensors))
+    # isl reads no names with dots in them, as labels of inner sums have (y.sum).
+    tensor = replace(like, name=fresh_name(like.label.replace(".", "_"), tensors))
     tensors[tensor.name] = tensor
     return tensor
 

@@ -114,3 +114,13 @@ def f(c: f64["B K"], u: f64["B N"]):
     c = c.copy()
     c[1, 5] = 2  # one of the rows does not ascend
     np.testing.assert_array_equal(f(c, u), (c[:, None, :] <= u[:, :, None]).sum(2))
+
+
+@pytest.mark.parametrize(("row", "result"), [("i64", "i32"), ("f64", "f64"), ("f32", "i16")])
+def test_counts_that_are_converted(row: str, result: str) -> None:
+    """The sum is a tensor of its own then."""
+    text = f'def f(c: {row}["K"], u: {row}["N"]):\n    y: {result}["N"]\n    y[n] = sum[k](where(c[k] <= u[n], 1, 0))\n    return y'
+    c, u = np.arange(1200).astype(row.replace("f", "float").replace("i", "int")), np.arange(-3, 1220, 8)
+    y = polyml.einsum(text)(c, u.astype(c.dtype))
+    assert y.dtype == result.replace("f", "float").replace("i", "int")
+    np.testing.assert_array_equal(y, np.clip(u + 1, 0, 1200))
