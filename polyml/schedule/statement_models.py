@@ -7,23 +7,19 @@ from dataclasses import replace
 from math import gcd
 
 from polyml.expressions import Apply, Const, Expr, Read, Subscript, apart, neighbours, reads_of, variables_in, walk
+from polyml.operation_weights import operations_of
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.scop.scop import Array, Scop, Statement
 from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.turns import MOST_ROWS, rows_in_turn
 
-__all__ = ["UNKNOWN_EXTENT", "Elements", "model_statement", "operations_of", "weight_of"]
+__all__ = ["UNKNOWN_EXTENT", "Elements", "model_statement"]
 
 UNKNOWN_EXTENT = 1_024
 """What a loop whose length depends on sizes is taken for."""
 
 UNKNOWN_WINDOW = 8
 """The same for a sum over the places of a window: an index that moves what is read together with one of the result's (`x[i + r]`). Windows are short, and lanes along a long one are no better than lanes along the result."""
-
-_WEIGHTS = {
-    "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
-    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
-}  # fmt: skip
 
 
 def model_statement(
@@ -182,16 +178,6 @@ def _without_masks(value: Expr) -> Expr:
             return replace(value, args=tuple(map(_without_masks, args)))
         case _:
             return value
-
-
-def operations_of(value: Expr) -> float:
-    """Vector instructions that computing the expression takes, reads not counted."""
-    return sum(weight_of(node) for node in dict.fromkeys(node for node in walk(value) if isinstance(node, Apply)))
-
-
-def weight_of(node: Apply) -> float:
-    """Vector instructions of one operation."""
-    return _WEIGHTS.get(node.op, 1.0)
 
 
 def _model_access(

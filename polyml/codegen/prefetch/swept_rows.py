@@ -16,10 +16,10 @@ from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import AHEAD, SOME_SIZE, Caches
 from polyml.codegen.rewrite import expressions, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
+from polyml.operation_weights import operations_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
-from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import element_count, is_known
 

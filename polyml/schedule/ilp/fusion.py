@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 
+from polyml.graph.traverse import followed_index
 from polyml.options import FusionPolicy
 from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone
@@ -20,7 +21,6 @@ from polyml.schedule.ilp.problem import Basis, Problem, extended, within
 from polyml.schedule.ilp.solve import SolverLimit
 from polyml.schedule.ilp.topology import Edges, components, is_between, topological
 from polyml.schedule.matching import Matcher
-from polyml.sets.affine import Affine
 
 __all__ = ["Machine", "Part", "parts_of"]
 
@@ -312,17 +312,32 @@ class _Fuser:
         return 2 * passed > self.machine.l2_bytes >= LITTLE * passed // kept
 
     def _spoils_rows(self, name: str, part: Part, joined: Part, parts: Sequence[Part]) -> bool:
-        """Whether the statement would walk down columns, its parallel loop along rows being the one it keeps, for others of fewer dimensions only: what
+        """Whether the statement would walk down columns, its parallel loop along rows being the one it keeps, for others of fewer dimensions only, alone or beside others that would, too: what
         they share with it is small, and rows are how memory is read best."""
+        if not self._keeps_columns(name, part, joined):
+            return False
+        others = [(other, group) for group in parts if group is not part for other in group.names]
+        dimensions = len(self.problem.scop.statements[name].indices)
+        fewer = [self.problem.dimension(other) < dimensions for other, _ in others]
+        return any(fewer) and all(
+            small or self._keeps_columns(other, group, joined)
+            for small, (other, group) in zip(fewer, others, strict=True)
+        )
+
+    def _keeps_columns(self, name: str, part: Part, joined: Part) -> bool:
+        """Whether the statement has parallel loops across its result's rows, and keeps the one along them only."""
         own = {loop.rows[name].index for loop in part.parallel}
         kept = {loop.rows[name].index for loop in joined.parallel if name in loop.rows}
+        along = self._along_rows(name)
+        return along is not None and None not in own and bool(own - kept) and along in kept
+
+    def _along_rows(self, name: str) -> int | None:
+        """The position of the index that goes along the rows of the result, in steps within a line."""
         statement = self.problem.scop.statements[name]
         last = statement.target.subscripts[-1] if statement.target.subscripts else None
-        contiguous = last.name if isinstance(last, Affine) else None
-        if contiguous is None or None in own or not (own - kept) or statement.indices.index(contiguous) not in kept:
-            return False
-        others = [other for group in parts if group is not part for other in group.names]
-        return all(self.problem.dimension(other) < len(statement.indices) for other in others)
+        followed = followed_index(last, statement.indices)
+        size = self.problem.scop.arrays[statement.target.array].dtype.itemsize
+        return statement.indices.index(followed[0]) if followed is not None and followed[1] * size < LINE else None
 
     def _walks_columns(self, joined: Part, parts: Sequence[Part]) -> bool:
         """Whether all parts would walk down columns which each of them can go through row by row, and keep nothing else in common: what they pass on stays in cache for that, and all else comes a piece of each row
@@ -346,12 +361,9 @@ class _Fuser:
         """Whether the statement has parallel loops along and across its result's rows, and keeps the one along them only."""
         own = {loop.rows[name].index for loop in part.parallel if name in loop.rows}
         (kept,) = (loop.rows[name].index for loop in joined.parallel)
-        statement = self.problem.scop.statements[name]
-        last = statement.target.subscripts[-1] if statement.target.subscripts else None
-        contiguous = last.name if isinstance(last, Affine) else None
-        if statement.loop_depth or contiguous is None or kept is None or None in own or len(own) < 2:
+        if self.problem.scop.statements[name].loop_depth or kept is None or None in own or len(own) < 2:
             return False
-        return kept in own and statement.indices[kept] == contiguous
+        return kept in own and kept == self._along_rows(name)
 
     def _iterations(self, loops: Sequence[Hyperplane]) -> int:
         total = 1

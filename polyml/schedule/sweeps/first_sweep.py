@@ -18,8 +18,8 @@ Where results bypass the caches the last sweep is late instead (`last_sweep.py`)
 from __future__ import annotations
 
 from polyml.expressions import reads_of
+from polyml.operation_weights import operations_of
 from polyml.schedule.matching import Matcher
-from polyml.schedule.statement_models import operations_of
 from polyml.schedule.sweeps.late_rows import (
     HEAVY,
     LateRows,

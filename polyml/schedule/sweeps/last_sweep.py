@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from polyml.operation_weights import operations_of
 from polyml.schedule.matching import Matcher
-from polyml.schedule.statement_models import operations_of
 from polyml.schedule.sweeps.late_rows import (
     HEAVY,
     LateRows,

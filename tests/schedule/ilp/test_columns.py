@@ -1,4 +1,4 @@
-"""When stencils one behind the other go down strips of columns together, and when each goes along its rows."""
+"""When statements one behind the other go down strips of columns together, and when each goes along its rows."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ def diffusion(f: f64["I+4 J+4 K"], c: f64["I J K"]):
         fx[i, j, k] = where((l[i + 1, j + 1, k] - l[i, j + 1, k]) * (f[i + 2, j + 2, k] - f[i + 1, j + 2, k]) > 0, 0, l[i + 1, j + 1, k] - l[i, j + 1, k])
     if i < I and j < J:
         y[i, j, k] = f[i + 2, j + 2, k] - c[i, j, k] * (fx[i + 1, j, k] - fx[i, j, k])
+    return y
+"""
+
+POSITIONS = """
+def positions(x: f32["B T D"], P: int):
+    y: f32["B T D"]
+    y[b, t, 2*i] = x[b, t, 2*i] + sin(t / 100.0 ** (i / P))
+    y[b, t, 2*i + 1] = x[b, t, 2*i + 1] + cos(t / 100.0 ** (i / P))
     return y
 """
 
@@ -41,3 +49,15 @@ def test_strips_that_l2_does_not_hold() -> None:
         if planes == 64:
             explained = str(polyml.einsum(DIFFUSION, threads=1, target=target).explain(f, c))
             assert "S_l: loops i, j; lanes along k" in explained
+
+
+def test_results_side_by_side_go_along_rows_beside_tables() -> None:
+    """Both statements write every other element; a power for each column and its sines are no reason to go down columns."""
+    x = np.random.default_rng(0).random((6, 130, 128), dtype=np.float32)
+    angles = np.arange(130)[:, None] / 100.0 ** (np.arange(64) / 64)
+    whole = x + np.stack((np.sin(angles), np.cos(angles)), -1).reshape(130, 128)
+    program = polyml.einsum(POSITIONS, threads=1)
+    np.testing.assert_allclose(program(x, 64), whole, atol=1e-5)
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    explained = str(polyml.einsum(POSITIONS, threads=1, target=target).explain(x, 64))
+    assert "S_y_1 S_y_2: loops b, t; lanes along i" in explained

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from polyml.codegen.loops import Allocate, Assign, For
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Apply, Expr, Read, Subscript, reads_of, walk
-from polyml.schedule.statement_models import operations_of, weight_of
+from polyml.operation_weights import operations_of, weight_of
 from polyml.sets.affine import Affine
 
 __all__ = ["IN_TURN", "is_long"]

@@ -15,8 +15,8 @@ from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue
+from polyml.operation_weights import operations_of
 from polyml.records import dataclass, replace
-from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine, maximum, minimum
 from polyml.target import FEW_REGISTERS
 

@@ -20,8 +20,8 @@ from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Subscript, reads_of
 from polyml.new_names import fresh
+from polyml.operation_weights import operations_of
 from polyml.records import dataclass
-from polyml.schedule.statement_models import operations_of
 from polyml.sets.affine import Affine, affine, weighted_sum
 
 __all__ = ["LINE", "Leads", "flat_element", "is_zero"]

@@ -22,6 +22,7 @@ from polyml.graph.rules.sums.decays import decay_of
 from polyml.graph.rules.sums.growth import growth_along
 from polyml.graph.traverse import LARGEST_TABLE, UNKNOWN_EXTENT, all_ops, is_cheap, results_of, tensors_of
 from polyml.new_names import fresh_name
+from polyml.operation_weights import operations_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.budget import BudgetExhausted, operation_budget
@@ -30,7 +31,13 @@ from polyml.sets.shapes import is_known
 __all__ = ["make_tables"]
 
 _USES = 16
-"""How often a value must be used for a table to pay."""
+"""How often a value must be used for a table to pay, whatever the function is, and in loops, where elements stay in cache and a table may not."""
+
+_FETCHED = 4.0
+"""What an element of a table costs whenever it goes to or from a cache, in the units of weight_of."""
+
+_WORTH = 1 << 16
+"""What a table of values that are used less often must save, for the sake of the time that it takes to compile, in the same units for an element."""
 
 _OPERATIONS = 100_000
 """isl's operations for the question whether a sum's terms grow."""
@@ -141,7 +148,7 @@ class _Tables:
         reads = bool(reads_of(expr)) or len(places) < len(names)
         around = [e for i, (_, e) in self.ranges.items() if not reads or i in names or i in self.equation.left]
         count, uses = (prod(e.evaluate(self.counts) for e in extents) for extents in (shape, around))
-        if count * _USES > uses or count * expr.dtype.itemsize > LARGEST_TABLE:
+        if not self.pays(expr, count, uses) or count * expr.dtype.itemsize > LARGEST_TABLE:
             return None
         if len(places) < len(names) and _fades(self.equation, names, self.known):
             return None
@@ -158,6 +165,13 @@ class _Tables:
             self.made[function, shape] = tensor
             self.ahead.append(fill(tensor, function, self.equation.span))
         return Read(tensor.name, tuple(p - low for p, low in zip(places, lows, strict=True)), expr.dtype)
+
+    def pays(self, expr: Expr, values: int, uses: int) -> bool:
+        """Whether a table of so many values costs less than the function wherever one is used."""
+        if values * _USES <= uses:
+            return True
+        saved = operations_of(expr) * (uses - values) - _FETCHED * (uses + values)
+        return not self.variables and saved >= _WORTH
 
     def is_of_sums(self, expr: Expr, names: Set[str], count: int) -> bool:
         """In loops: whether the function, of tensors that stay the same in them, has fewer places than names, of which the loops' variables are some and the others are of the result."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
 from polyml.expressions import Apply, Expr, reads_of, walk
+from polyml.operation_weights import weight_of
 from polyml.records import dataclass
 from polyml.schedule.cost import StatementModel
-from polyml.schedule.statement_models import weight_of
 from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost
