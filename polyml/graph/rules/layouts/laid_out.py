@@ -92,7 +92,9 @@ def _changed(
     best = layout_in_order(given, roles, extents)
     if best is None and all(prod(extents[i] for i in part) >= FEW for part in (roles.left, roles.right, roles.reduced)):
         assert isinstance(equation.body, Apply), "internal: no product"
-        turned = turned_order(equation, equation.body, extents, tensors, machine.cache, machine.vector_bytes)
+        turned = turned_order(
+            equation, equation.body, extents, tensors, machine.cache, machine.vector_bytes, whole=True
+        )
         best = _best(given, roles, turned, extents, equation.result.dtype.itemsize, machine)
     if best is None:
         return ()

@@ -184,6 +184,16 @@ def test_a_large_operand_is_read_in_order(case: str) -> None:
         np.testing.assert_array_equal(function(guarded(x), guarded(y)), expected)
 
 
+@pytest.mark.parametrize(("inner", "made"), [(5, "z_laid"), (12, "z_turned")])
+def test_few_rows_are_turned_from_rows_of_whole_vectors(inner: int, made: str) -> None:
+    """Shorter ones are parts of the operand's whole order."""
+    sizes = {"a": 11, "b": 29, "c": 58, "d": 5, "e": inner, "f": 16}
+    parameters, line = text("afbce", "df", "edcba", "f32")
+    target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=1)
+    function = polyml.einsum(f"def f({parameters}):\n    {line}\n    return z\n", target=target, threads=1)
+    assert f"{made}[" in str(function.trace(*arguments("afbce", "df", sizes, "f32")))
+
+
 def test_orders_in_which_nothing_is_joined_stay() -> None:
     assert "_laid" not in laid("cdaeb", "de", "cab", {"a": 8, "b": 66, "c": 12, "d": 15, "e": 5})
 
