@@ -33,13 +33,10 @@ __all__ = ["time_lanes_nest"]
 
 
 ROWS_AHEAD = 4
-"""How far ahead a strip asks for rows."""
+"""How far ahead a strip asks for rows: all steps of a block, over a strip, take about as long as memory."""
 
 COPIES = 4
 """Elements that come or go in one round of a loop: one load and one store each."""
-
-LINE = 64
-"""Bytes that come at once."""
 
 
 def time_lanes_nest(scop: Scop, plan: TimeLanes) -> tuple[Node, ...]:
@@ -148,8 +145,7 @@ class _Nest:
         column = affine(self.names[3])
         row, low = self.row + (self.plan.lag + ROWS_AHEAD), self.left - self.plan.slant * ROWS_AHEAD
         one = Prefetch(Place(self.array.name, (row, column)), level=1)
-        line = LINE // self.array.dtype.itemsize
-        loop = For(variable=self.names[3], lower=low, upper=low + self.plan.strip, step=line, body=(one,))
+        loop = For(variable=self.names[3], lower=low, upper=low + self.plan.strip, step=self.plan.line, body=(one,))
         return _when(((row, affine(self.last[0])),), (loop,))
 
     def brought(self, down: int) -> tuple[Node, ...]:

@@ -12,7 +12,7 @@ __all__ = ["TimeLanes"]
 class TimeLanes:
     """statement: the one that steps, over a box of time, rows and columns. first, end: the box in these three, in which those of time alone may have sizes. reach: how far it reads around an element, up, down, left and right.
 
-    lanes: steps of a block, `width` of them a vector, each `lag` rows behind the one before. slant: columns that strips of `strip` columns move to the left by, a row. window: rows of a strip that are alive. halo: columns beside a strip that it reads. in_order: sums are added up as they are written.
+    lanes: steps of a block, `width` of them a vector, each `lag` rows behind the one before. slant: columns that strips of `strip` columns move to the left by, a row. window: rows of a strip that are alive. halo: columns beside a strip that it reads. line: numbers of a cache line. in_order: sums are added up as they are written.
     """
 
     statement: str
@@ -26,6 +26,7 @@ class TimeLanes:
     strip: int
     window: int
     halo: int
+    line: int
     in_order: bool
 
     @property

@@ -144,7 +144,8 @@ def _shape(
     )
     made = TimeLanes(
         statement=name, first=first, end=end, reach=reach, lanes=lanes, width=target.lanes(itemsize),
-        lag=lag, slant=slant, strip=0, window=window, halo=halo, in_order=False,
+        lag=lag, slant=slant, strip=0, window=window, halo=halo,
+        line=max(1, target.line_bytes // itemsize), in_order=False,
     )  # fmt: skip
     strip = (target.l1_bytes * 3 // 4 // (window * made.cell * itemsize) - halo) // 8 * 8
     return replace(made, strip=strip) if halo <= slant * lag and strip >= LEAST_STRIP else None

@@ -254,8 +254,8 @@ def seidel(T: int, a: f64["N M"]):
                 a[i, j] = (a[i - 1, j] + a[i, j - 1] + a[i, j] + a[i, j + 1] + a[i + 1, j]) / 5
     return a
 """
-    assert "a_rows" in loops(alone, 9, *data(1, 67, 149))
-    assert "a_rows" not in loops(alone, 9, *data(1, 67, 152)), "rows are whole lines"
+    assert "a_rows" in loops(alone, 9, *data(1, 33, 301))
+    assert "a_rows" not in loops(alone, 9, *data(1, 33, 304)), "rows are whole lines"
     assert "a_rows" not in loops(JACOBI, 9, *data(2, 9, 19)), "all of it stays in L1"
     assert "a_rows" not in loops(JACOBI, 9, *data(2, 149, 33)), "rows are short"
     assert "a_rows" not in loops(JACOBI, 9, *data(2, 33, 149), tile_sizes=(4, 8)), "sizes that the caller asks for"
