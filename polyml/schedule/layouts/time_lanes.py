@@ -43,8 +43,13 @@ LEAST_STRIP = 16
 LEAST_ROWS = 4
 """Rows of the array for each row that a block's last lane lags behind its first: while lanes come and go some of them are idle."""
 
+LEAST_STRIPS = 16
+"""Strips of a row where threads take blocks in turns: of fewer, they wait for each other's strips longer than scans of theirs take."""
 
-def time_lanes(scop: Scop, target: Target, *, precise: bool) -> tuple[TimeLanes, tuple[Product, ...]] | None:
+
+def time_lanes(
+    scop: Scop, target: Target, *, precise: bool, threads: bool = False
+) -> tuple[TimeLanes, tuple[Product, ...]] | None:
     """Lanes over the steps of the scop's one statement, and what must hold at a call for them to pay; None where it is no such stencil."""
     if len(scop.statements) != 1:
         return None
@@ -64,11 +69,14 @@ def time_lanes(scop: Scop, target: Target, *, precise: bool) -> tuple[TimeLanes,
     if width < 4 or columns.constant < LEAST_STRIP:
         return None
     at_hand = steps.evaluate(scop.examples) if steps.variables() <= scop.examples.keys() else None
+    strips = LEAST_STRIPS if threads else 0
     best: tuple[float, TimeLanes] | None = None
     for vectors, cost in COSTS.items():
         lanes = vectors * width
         found = _shape(statement.name, distances, first, end, lanes, target, itemsize)
         if found is None or rows.constant < LEAST_ROWS * found.lag * lanes or (at_hand is not None and at_hand < lanes):
+            continue
+        if columns.constant < strips * found.strip:
             continue
         whole = cost if at_hand is None else -(-at_hand // lanes) * lanes * cost
         if best is None or whole < best[0]:

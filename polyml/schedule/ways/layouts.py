@@ -90,7 +90,9 @@ def by_padded_rows(task: Task) -> Schedule | None:
 
 def by_time_lanes(task: Task) -> Schedule | None:
     """Lanes over the steps of a stencil in place; None where there is none."""
-    found = time_lanes(task.scop, task.target, precise=task.options.precise) if task.may_sweep() else None
+    if not task.may_sweep():
+        return None
+    found = time_lanes(task.scop, task.target, precise=task.options.precise, threads=task.has_threads)
     if found is None:
         return None
     lanes, worth = found

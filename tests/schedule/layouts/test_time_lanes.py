@@ -13,6 +13,13 @@ from polyml.schedule.layouts.time_lanes import time_lanes, time_lanes_tree
 from polyml.schedule.legality import check
 from polyml.target import Target
 
+
+@pytest.fixture(autouse=True)
+def any_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take grids of few strips, too."""
+    monkeypatch.setattr("polyml.schedule.layouts.time_lanes.LEAST_STRIPS", 0)
+
+
 TARGET = Target("x86-64-v3", l1_bytes=32 * 1024)
 
 NINE = """(A[i - 1, j - 1] + A[i - 1, j] + A[i - 1, j + 1] + A[i, j - 1] + A[i, j] + A[i, j + 1]
@@ -116,3 +123,9 @@ def test_schedules_by_hand_go_on_from_the_array() -> None:
     lowered = polyml.einsum(program(NINE), target=TARGET).lower(16, grid(140, 40))
     kernel = lowered.with_schedule(lowered.schedule).compile()
     np.testing.assert_allclose(kernel(16, grid(140, 40)), as_written(program(NINE), 16, grid(140, 40)), rtol=1e-11)
+
+
+def test_threads_need_many_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyml.schedule.layouts.time_lanes.LEAST_STRIPS", 16)
+    assert "A_levels" in loops(program(NINE), 16, grid(140, 301), threads=1)
+    assert "A_levels" not in loops(program(NINE), 16, grid(140, 301), threads=2)
