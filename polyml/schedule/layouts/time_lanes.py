@@ -9,7 +9,7 @@ Rewrite, for lanes L, rows behind each other `lag`, strips of W columns that mov
 
 The tree says this, and is proved like any other on the array itself. Where values are meanwhile is the business of the code (codegen/time_lanes.py): lanes that are `lag` rows apart would be gathers.
 
-When: one statement over a box, whose rows and columns are numbers, which reads its own array alone at fixed distances (and what does not change with rows and columns), among them an element before it in its row; enough steps for a block, asked for at each call where they are not known.
+When: one statement over a box, whose rows and columns are numbers, which reads its own array alone at fixed distances (and what does not change with rows and columns), among them an element before it in its row; enough steps for a block, asked for at each call where they are not known. Measured with 16 vector registers alone: with AVX-512 an element takes 3.0 instructions in place of 4.2, but 1.9 reads in place of 0.7 (counted on an emulator).
 
 Source: skewing of loops over time as in Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); lanes over time: Henretty et al. (CC 2011) and Yount, "Vector folding" (HPCC 2015) for stencils that are not in place.
 """
@@ -28,7 +28,7 @@ from polyml.schedule.transforms.nodes import Loop, insert_loops, tile_loop
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine, affine, between
 from polyml.sets.spaces import parameters_text
-from polyml.target import Target
+from polyml.target import FEW_REGISTERS, Target
 
 __all__ = ["time_lanes", "time_lanes_tree"]
 
@@ -51,7 +51,7 @@ def time_lanes(
     scop: Scop, target: Target, *, precise: bool, threads: bool = False
 ) -> tuple[TimeLanes, tuple[Product, ...]] | None:
     """Lanes over the steps of the scop's one statement, and what must hold at a call for them to pay; None where it is no such stencil."""
-    if len(scop.statements) != 1:
+    if len(scop.statements) != 1 or target.vector_registers > FEW_REGISTERS:
         return None
     (statement,) = scop.statements.values()
     if statement.kind != "assign" or statement.reduction is not None or statement.loop_depth < 1:
