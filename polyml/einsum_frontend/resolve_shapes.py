@@ -38,7 +38,7 @@ def resolve_parameters(parameters: tuple[Parameter, ...], scope: Scope) -> tuple
             if word in names:
                 hint = f"make it a size ({word}: int), or choose another name"
                 raise EinsumSyntaxError(f"{word!r} is a parameter, but no size", span=name.span, hint=hint)
-            if word in bare or (word in solved and scope.outer_number(word, name.span) is None):
+            if word in bare or (word in solved and not scope.has_outer_number(word)):
                 _check_new_size(name)
                 scope.sizes[word] = name.span
     resolved = []

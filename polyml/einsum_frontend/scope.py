@@ -108,6 +108,11 @@ class Scope:
             return number_at(number, span)
         raise self.undefined(name, span, hint)
 
+    def has_outer_number(self, name: str) -> bool:
+        """Whether the enclosing scope has a number of this name."""
+        found = self.namespace.get(name)
+        return isinstance(found, (numbers.Number, np.generic)) or (isinstance(found, np.ndarray) and found.ndim == 0)
+
     def outer_number(self, name: str, span: Span) -> int | float | bool | complex | None:
         """The number that `name` is in the enclosing scope; None when the scope has no such name. It is noted as captured."""
         if name not in self.namespace:

@@ -109,3 +109,10 @@ def test_a_number_of_the_enclosing_scope_comes_before_an_entry_of_it_alone() -> 
     double = polyml.einsum('def f(x: f32["2*P"]):\n    y[i] = x[i] * P\n    return y\n')
     with pytest.raises(ShapeError, match=r"is 6, and its entry says 4 \(P = 2 in the enclosing scope\)"):
         double(np.ones(6, np.float32))
+
+
+def test_what_is_no_number_in_the_enclosing_scope_is_not_meant() -> None:
+    P, T = [1, 2], np.ones(3)  # noqa: F841 - as in a notebook
+    halves = polyml.einsum('def f(x: f32["2*P T+1"]):\n    y[t] = x[P, t]\n    return y\n')
+    x = np.random.default_rng(0).random((6, 4), np.float32)
+    np.testing.assert_array_equal(halves(x), x[3])
