@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.errors import DTypeError, NotAffineError, SubscriptError
 from polyml.testing import verify
+from tests.sampled import in_turn
 
 TABLE = np.random.default_rng(0).standard_normal(60)
 PARAMETERS = 'r: f64["R"], x: f64["T N"], o: i8["T N"], k: i64["T N"]'
@@ -119,18 +120,20 @@ NARROW = {
 }
 
 
-@pytest.mark.parametrize("place", NARROW)
-def test_small_numbers_do_not_wrap_in_subscripts(place: str) -> None:
+@pytest.mark.parametrize(("place", "dtype"), in_turn(NARROW, ("u1", "i1", "i2")))
+def test_small_numbers_do_not_wrap_in_subscripts(place: str, dtype: str) -> None:
     """They are promoted, as in C; elsewhere they wrap."""
+    largest = {"u1": 255, "i1": 127, "i2": 300}[dtype]
     r, o = np.arange(1000.0), np.zeros(70)
-    for dtype, largest in ((np.uint8, 255), (np.int8, 127), (np.int16, 300)):
-        d = np.random.default_rng(0).integers(0, largest, 5, endpoint=True).astype(dtype)
-        d[1] = largest
-        text = f'def f(r: f64["R"], d: {d.dtype.kind}{8 * d.itemsize}["C"], e: {d.dtype.kind}{8 * d.itemsize}["C"], o: f64["T"]):\n    y[c, t] = r[{place}] + o[t]\n    return y\n'
-        f = polyml.einsum(text)
-        expected = NARROW[place](d.astype(int)[:, None], np.arange(70)[None])
-        np.testing.assert_array_equal(f(r, d, d[::-1], o), expected + o)
-        assert verify(f, r, d, d[::-1], o)
+    d = np.random.default_rng(0).integers(0, largest, 5, endpoint=True).astype(dtype)
+    d[1] = largest
+    name = f"{d.dtype.kind}{8 * d.itemsize}"
+    f = polyml.einsum(
+        f'def f(r: f64["R"], d: {name}["C"], e: {name}["C"], o: f64["T"]):\n    y[c, t] = r[{place}] + o[t]\n    return y\n'
+    )
+    expected = NARROW[place](d.astype(int)[:, None], np.arange(70)[None])
+    np.testing.assert_array_equal(f(r, d, d[::-1], o), expected + o)
+    assert verify(f, r, d, d[::-1], o)
 
 
 def test_each_shift_of_eight_bits_is_looked_at_once() -> None:
