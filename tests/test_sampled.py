@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.sampled import in_turn, some_of
+from tests.sampled import few_of, in_turn, some_of
 
 CASES = [{"size": str(a), "dtype": str(b), "threads": str(c)} for a, b, c in product(range(5), "uvw", (1, 2))]
 
@@ -19,9 +19,23 @@ def test_each_value_occurs(least: int) -> None:
         assert {CASES[k][name] for k in kept} == {case[name] for case in CASES}
 
 
+@pytest.mark.parametrize("most", [1, 2, 5, 40])
+def test_no_more_than_so_many_occur(most: int) -> None:
+    kept = few_of(CASES, most)
+    assert len(kept) == min(most, len(CASES))
+    for name in CASES[0]:
+        values = {case[name] for case in CASES}
+        assert len({CASES[k][name] for k in kept}) == min(most, len(values))
+
+
+def test_cases_of_one_parameter_are_apart() -> None:
+    assert few_of([{"a": str(k)} for k in range(9)], 3) == {0, 4, 8}
+
+
 def test_the_same_ones_in_every_process() -> None:
     """Workers must collect the same tests."""
     assert some_of(CASES[:6], 3) == {0, 3, 4}
+    assert few_of(CASES[:6], 3) == {0, 2, 5}
 
 
 @pytest.mark.some(2)

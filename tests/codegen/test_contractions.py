@@ -234,6 +234,7 @@ def shifted(values: np.ndarray, elements: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("columns", "streams"), [(64, True), (72, False)])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.few(2)
 def test_large_results_of_one_block_are_streamed(columns: int, streams: bool, threads: int) -> None:
     a, b = operands("B I K", "K J", {"B": 20, "I": 19, "J": columns, "K": 16}, "f32")
     text = product("B I K", "K J", "B I J", "f32")
@@ -540,6 +541,7 @@ def test_rows_beyond_l2_are_read_in_strips_and_with_strides_packed() -> None:
         ("n, 1, k", "3, m, k", (33, 2, 80), (4, 49, 80)),
     ],
 )
+@pytest.mark.few(2)
 def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 10, shape).astype(np.float32) for shape in (x, y))

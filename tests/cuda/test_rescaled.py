@@ -182,6 +182,7 @@ def test_any_size() -> None:
         ("max[j](", "min[j]("),
     ],
 )
+@pytest.mark.few(3)
 def test_other_structures_are_left_alone(old: str, new: str) -> None:
     text, given, _ = CASES[0]
     assert old in text

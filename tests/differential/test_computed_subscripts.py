@@ -121,6 +121,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize(("place", "dtype"), in_turn(NARROW, ("u1", "i1", "i2")))
+@pytest.mark.few(4)
 def test_small_numbers_do_not_wrap_in_subscripts(place: str, dtype: str) -> None:
     """They are promoted, as in C; elsewhere they wrap."""
     largest = {"u1": 255, "i1": 127, "i2": 300}[dtype]

@@ -120,7 +120,7 @@ def every_program() -> Iterator[object]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
-@pytest.mark.some(25)
+@pytest.mark.few(10)
 def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
     kind = DTYPES[dtype]
     text = source(name, body, kind)
@@ -130,6 +130,7 @@ def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", [*HALVES, *COMPLEX])
+@pytest.mark.few(2)
 def test_verify_knows_the_rounding_of_every_type(dtype: str) -> None:
     kind = DTYPES[dtype]
     bodies = HALF_PROGRAMS if kind.is_half else COMPLEX_PROGRAMS
@@ -302,6 +303,7 @@ def test_random_programs(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "c64", "c128"])
+@pytest.mark.few(2)
 def test_transposed_copies(dtype: str) -> None:
     kind = DTYPES[dtype]
     for shape in ((40, 70), (64, 48), (17, 33)):
@@ -320,7 +322,7 @@ def test_transposed_copies(dtype: str) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize("dtype", [*HALVES, *COMPLEX])
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_programs_for_smaller_machines(dtype: str, target: str) -> None:
     """Without AVX-512, and without conversions of half precision."""
     machine, kind = polyml.Target(target), DTYPES[dtype]

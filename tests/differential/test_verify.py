@@ -201,7 +201,7 @@ def test_what_the_language_leaves_to_the_machine_is_no_fault(dtype: str) -> None
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["c64", "c128"])
 @pytest.mark.parametrize("op", ["x[n] * z[n]", "x[n] / z[n]", "x[n] ** z[n]", "log(x[n])", "sqrt(x[n])"])
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_complex_infinities(dtype: str, op: str) -> None:
     """A finite part beside an infinite one is judged by itself."""
     kind = polyml.dtypes.DTYPES[dtype].numpy

@@ -56,6 +56,7 @@ def only_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("only_planned")
+@pytest.mark.few(2)
 def test_planned_calls_are_numpys(seed: int) -> None:
     chooser = RandomChooser(random.Random(seed))
     for _ in range(600):

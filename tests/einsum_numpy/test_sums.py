@@ -88,6 +88,7 @@ def calls(dtype: str, sizes: list[int], every: int = 1) -> Iterator[tuple[str, l
 
 
 @pytest.mark.parametrize(("dtype", "every"), [("f4", 2), ("i8", 2), ("u8", 4), ("g", 1), ("D", 3)])
+@pytest.mark.few(2)
 def test_sums(dtype: str, every: int) -> None:
     for subscripts, given, keywords in calls(dtype, [5], every):
         check(subscripts, given, **keywords)
@@ -101,6 +102,7 @@ def test_sums_of_all_types_and_sizes(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i2", "u8", "g", "D", "?"])
+@pytest.mark.few(3)
 def test_views_of_operands(dtype: str) -> None:
     base = operands(dtype, (("n", "n"),), 17)[0]
     vector = base[0]
@@ -140,7 +142,7 @@ def test_out_and_dtype(source: str, target: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F", "A", "K"])
 @pytest.mark.parametrize("dtype", ["f8", "u8", "D"])
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_orders(order: str, dtype: str) -> None:
     a, b = operands(dtype, (("n", "m"), ("m", "3")), 4)
     for given in ([a, b], [np.asfortranarray(a), np.asfortranarray(b)]):

@@ -64,6 +64,7 @@ JOINED = {
     "notation",
     [pytest.param(n, marks=[pytest.mark.slow] if n in ("ea,ebcd->abcd", "abc,dc->abd") else []) for n in JOINED],
 )
+@pytest.mark.few(2)
 def test_joined_at_any_size(notation: str) -> None:
     f = polyml.einsum(product(notation), dynamic=True, target=SMALL_CACHES, verify=True)
     names = sorted(set(notation) - set(",->"))

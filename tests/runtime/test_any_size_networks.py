@@ -81,6 +81,7 @@ CASES: list[tuple[str, Callable[..., Any], str, list[tuple[int, ...]]]] = [
 
 
 @pytest.mark.parametrize(("text", "meaning", "shapes", "sizes"), CASES)
+@pytest.mark.few(2)
 def test_around_the_sizes_of_tiles(
     text: str, meaning: Callable[..., Any], shapes: str, sizes: list[tuple[int, ...]]
 ) -> None:

@@ -95,7 +95,7 @@ def as_written(program: str) -> polyml.Einsum:
         (("C 45", "O C 7"), "y[o, p] = x[c, p - s + 6] * w[o, c, s]", ((30, 45), (40, 30, 7))),
     ],
 )  # fmt: skip
-@pytest.mark.some(8)
+@pytest.mark.few(3)
 def test_other_forms(
     declared: tuple[str, str], term: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], threads: int
 ) -> None:

@@ -65,6 +65,7 @@ def test_several_indices_of_a_batch(dtype: str) -> None:
 
 @pytest.mark.parametrize("b", [0, 5])
 @pytest.mark.parametrize("text", [DISTANCES, FOLLOWED, TRANSPOSED])
+@pytest.mark.few(2)
 def test_what_else_reads_such_copies(text: str, b: int) -> None:
     x, y = numbers(b, 17, 16, dtype="f64"), numbers(b, 24, 16, dtype="f64")
     rest = [numbers(24, dtype="f64")] if text is FOLLOWED else []

@@ -93,7 +93,7 @@ def test_what_caches_hold_stays() -> None:
 
 @pytest.mark.parametrize("shape", [(33, 33), (70, 95), (129, 128), (260, 41)])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_results(shape: tuple[int, int], threads: int) -> None:
     x = np.random.default_rng(0).random(shape)
     program = polyml.einsum(COVARIANCE, threads=threads, target=SMALL, verify=True)

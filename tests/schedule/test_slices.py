@@ -61,6 +61,7 @@ def test_pooled_products(
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(30, 61, 70, 32), (24, 64, 96, 17)])
+@pytest.mark.few(2)
 def test_factors(shape: tuple[int, ...], threads: int) -> None:
     i, j, k, r = shape
     rng = np.random.default_rng(i)

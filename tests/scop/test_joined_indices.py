@@ -28,6 +28,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("height", "width"), [(7, 7), (14, 14), (5, 13), (9, 31)])
+@pytest.mark.few(2)
 def test_rows_with_what_follows_them(height: int, width: int) -> None:
     x, w, b = numbers(20, height, width), numbers(48, 20, seed=1), numbers(48, seed=2)
     r = numbers(48, height, width, seed=3)
@@ -41,6 +42,7 @@ def test_rows_with_what_follows_them(height: int, width: int) -> None:
     ("size", "joined"),
     [(8, True), (16, False), (24, True), (32, False), (40, True), (56, True), (64, False), (72, False)],
 )
+@pytest.mark.few(4)
 def test_rows_of_a_single_vector_or_half_a_line_more(size: int, joined: bool) -> None:
     """A register tile of a single vector loads once for each sum, and behind half a line the next row's tiles lie across lines."""
     text = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'

@@ -76,6 +76,7 @@ def run(program: CProgram, arguments: Arguments, threads: int) -> tuple[NDArray[
         "nussinov",
     ],
 )
+@pytest.mark.few(2)
 def test_any_number_of_threads_gives_the_same_bits(name: str) -> None:
     lowered, arguments = stencil(name)
     assert "#pragma omp parallel for schedule(static, 1)\n" in lowered.text("c")

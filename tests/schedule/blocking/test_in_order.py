@@ -29,7 +29,7 @@ def in_order(function: polyml.api.Einsum, *arrays: np.ndarray) -> int:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "bf16", "f16"])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 151, 2003), (3, 64, 1024)])
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_narrow_numbers(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
     text = f'def f(x: f32["N K"], w: {dtype}["K M"], s: f32["M"]):\n    y[n, m] = x[n, k] * (f32(w[k, m]) * s[m])\n    return y\n'
     x, s = whole(rows, depth), whole(columns)
@@ -149,7 +149,7 @@ def test_what_would_come_to_l1_again_is_packed(rows: int, columns: int, target: 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(12, 64, 1024), (7, 131, 2048), (15, 33, 3072)])
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_rows_that_meet_in_l1(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
     number = {"f32": np.float32, "f64": np.float64}[dtype]
     x, w = whole(rows, depth, dtype=number), whole(depth, columns, dtype=number)

@@ -34,7 +34,7 @@ def small(l2: int = 256 << 10) -> Target:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_rows_pass_by_panels_that_half_of_l1_holds(layout: str, dtype: str) -> None:
     """Rows of 1024 elements lie pages apart, and columns of x are not contiguous along the sum: both are packed. Edges of rows and of the sum are there."""
     target = small()

@@ -80,6 +80,7 @@ def blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], target:
         ),  # no room for the sums of all points
     ],
 )
+@pytest.mark.few(5)
 def test_blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str) -> None:
     assert blocks(text, points, weights) == found
 
@@ -125,7 +126,7 @@ def test_panels_that_l2_does_not_deliver_in_time(
     ("images", [0, 1, 3]),
     ("bound", [True, False]),
 )
-@pytest.mark.some(5)
+@pytest.mark.few(2)
 def test_sums_of_some_rows_at_a_time(
     channels: int, filters: int, high: int, wide: int, dtype: str, images: int, threads: int, *, bound: bool
 ) -> None:
@@ -152,7 +153,7 @@ def test_sums_of_some_rows_at_a_time(
     ("threads", [1, 2, 5]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_results_stay(channels: int, filters: int, high: int, wide: int, dtype: str, threads: int) -> None:
     text = WINDOWS.replace("f32", dtype)
     rng = np.random.default_rng(0)

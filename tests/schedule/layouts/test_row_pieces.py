@@ -53,7 +53,7 @@ def loops(text: str, *arguments: object, **options: object) -> str:
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("length", [1, 3, 66, 143, 303])
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_results(length: int, dtype: str) -> None:
     """Rows shorter than a vector, pieces of all lengths, no step, a few, and enough."""
     text = JACOBI.replace("f64", dtype)

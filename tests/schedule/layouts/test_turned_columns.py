@@ -66,7 +66,7 @@ def test_any_size(text: str) -> None:
     ("text", [STEPS, PART]),
     ("threads", [1, 3]),
 )
-@pytest.mark.some(5)
+@pytest.mark.few(2)
 def test_results(shape: tuple[int, int], rows: int, text: str, threads: int) -> None:
     """Tiles of the columns that stay in L1 beside two others; where none does, of the most."""
     a, w = data(shape)

@@ -91,6 +91,7 @@ def planned(scop: Scop, dependences: Dependences) -> Pivots | None:
         ("ludcmp", 119),
     ],
 )
+@pytest.mark.few(2)
 def test_factorizations_around_the_tiles(name: str, size: int) -> None:
     kernel = KERNELS[name]
     arguments = kernel.data({"N": size}, np.random.default_rng(size))
@@ -116,6 +117,7 @@ def test_factorizations_under_options(name: str, options: dict[str, object]) -> 
 
 @pytest.mark.parametrize("shape", [pytest.param((97, 24), marks=pytest.mark.slow), (121, 65)])
 @pytest.mark.parametrize("text", [LOWER_LEFT, UPPER_LEFT, UPPER_RIGHT, LOWER_RIGHT])
+@pytest.mark.few(2)
 def test_triangular_systems_with_many_right_sides(text: str, shape: tuple[int, int]) -> None:
     n, m = shape
     rng = np.random.default_rng(n)

@@ -120,7 +120,7 @@ def test_searches_take_longer_to_end() -> None:
 
 
 @pairwise(("columns", [1, 8, 33, 200]), ("rows", [1, 9, 203]), ("threads", [1, 2]))
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_searches_of_any_number_of_rows(columns: int, rows: int, threads: int) -> None:
     x = np.random.default_rng(rows).integers(0, 20, (rows, columns)).astype(float)
     x[rows // 2, columns // 3 :] = np.nan

@@ -102,7 +102,7 @@ def test_any_order_of_four_indices(order: str, threads: int, dynamic: bool) -> N
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", [3, 16, 17, 63, 100, 129, 145, 270])
-@pytest.mark.some(10)
+@pytest.mark.few(5)
 def test_a_matrix_and_its_transpose(size: int, threads: int) -> None:
     for dtype in ("f32", "f64"):
         x = np.random.default_rng(0).random((size, size), "float32" if dtype == "f32" else "float64")

@@ -52,6 +52,7 @@ def test_lanes_and_tiles_go_along_the_result(step: int, gap: int) -> None:
 
 
 @pytest.mark.parametrize(("step", "gap"), [(1, 1), (2, 1), (1, 2), (3, 2)])
+@pytest.mark.few(2)
 def test_right_for_every_size(step: int, gap: int) -> None:
     one, each = (polyml.einsum(p.format(step=step, gap=gap), dynamic=True, verify=True) for p in (ONE, EACH))
     for r, s in ((1, 1), (3, 3), (5, 2), (1, 17)):

@@ -39,7 +39,7 @@ MATRICES |= {(name, shape) for name in ("atax", "bicg") for shape in ((203, 131)
 
 
 @pytest.mark.parametrize(("name", "shape"), sorted(MATRICES))
-@pytest.mark.some(5)
+@pytest.mark.few(2)
 def test_products_with_a_matrix_and_its_transpose(name: str, shape: tuple[int, int]) -> None:
     kernel = KERNELS[name]
     rows, columns = shape
@@ -180,7 +180,7 @@ def gradient(A: f64["M N"], x: f64["N"], b: f64["M"]):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(203, 131), (64, 401), (65, 401), (97, 97), (95, 97)])
-@pytest.mark.some(5)
+@pytest.mark.few(2)
 def test_what_is_made_of_a_rows_sum_waits_for_it(shape: tuple[int, int], threads: int) -> None:
     """Two sums down the columns, of which one could do without; whole blocks and rests of them, parts of unequal lengths."""
     rng = np.random.default_rng(2)
@@ -214,6 +214,7 @@ def stepped(a: np.ndarray, b: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize(("shape", "rows"), [((203, 13), 16), ((256, 40), 8), ((97, 65), 4), ((64, 401), 5)])
+@pytest.mark.few(2)
 def test_steps_of_a_loop_go_through_the_rows_once_each(shape: tuple[int, int], rows: int) -> None:
     """Blocks that L1 holds, of which 203 and 97 rows leave a part, and blocks that L2 holds; threads change no result."""
     rng = np.random.default_rng(2)
@@ -430,6 +431,7 @@ def test_any_size_has_blocks_for_large_matrices_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["atax", "bicg", "mvt", "gemver"])
+@pytest.mark.few(2)
 def test_any_size_of_a_matrix_and_its_transpose(name: str) -> None:
     kernel = KERNELS[name]
     program = kernel.program(target=SMALL, verify=True, dynamic=True)

@@ -24,7 +24,7 @@ TYPES = {"u8": np.uint8, "i16": np.int16, "f16": np.float16, "f32": np.float32, 
 
 
 @pairwise(("text", [PLANES, PIXELS]), ("name", TYPES), ("target", ["", "x86-64-v3"]))
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_pixels(text: str, name: str, target: str) -> None:
     target_ = pm.Target(target) if target else None
     if target_ is not None and not target_.runs_here:

@@ -32,7 +32,7 @@ def numbers(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_first_winners(kind: str, op: str) -> None:
     """With and without a register tile, around whole tiles and vectors, and where NaN wins."""
     f = pm.einsum(PAIRS.format(kind, op))

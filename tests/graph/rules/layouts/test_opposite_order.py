@@ -41,6 +41,7 @@ def _toeplitz(r: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("n", [64, 65, 131])
+@pytest.mark.few(3)
 def test_levinson(n: int, dtype: str) -> None:
     rng = np.random.default_rng(n)
     kind = np.dtype({"f32": "f4", "f64": "f8"}[dtype])
@@ -131,6 +132,7 @@ def f(x: f64["T N"], y: f64["N"]):
 @pytest.mark.parametrize(
     ("dtype", "kind"), [("f16", "f2"), ("c64", "c8"), ("c128", "c16"), ("i32", "i4"), ("i64", "i8")]
 )
+@pytest.mark.few(2)
 def test_other_types(dtype: str, kind: str) -> None:
     text = STEPS.format(body="z[i] = z[i] + x[N - 1 - i] * y[i]\n        z[t] = sum[i](x[N - 1 - i] * z[i])")
     x, y, z = np.random.default_rng(5).integers(-2, 3, (3, 100)).astype(kind)

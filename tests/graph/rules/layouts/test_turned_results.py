@@ -53,7 +53,7 @@ CASES = [
 
 @pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     x, y, b = arguments(*dims[:2], sizes, dtype)
     function = polyml.einsum(program(*dims, dtype), target=SMALL, threads=threads)

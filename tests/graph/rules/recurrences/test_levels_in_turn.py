@@ -152,6 +152,7 @@ def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("name", "numbers"), in_turn(PROGRAMS, ((0, 30), (9, 1))))
+@pytest.mark.few(2)
 def test_any_size(name: str, numbers: tuple[int, int]) -> None:
     """Kernels whose first call has no steps, and some."""
     check_steps(PROGRAMS[name], arguments(40, 50), *numbers, dynamic=True)

@@ -38,6 +38,7 @@ def f(x: T["I K"], y: T["K J"]):
 
 @pytest.mark.parametrize("dtype", ["c64", "c128"])
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=["known", "any"])
+@pytest.mark.few(2)
 def test_complex_products_are_compiled_once(dtype: str, options: dict[str, bool]) -> None:
     text = COMPLEX.replace("T", dtype)
     x, y = arrays(text, (300, 190), (190, 290))

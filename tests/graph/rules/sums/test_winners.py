@@ -49,6 +49,7 @@ NOT_GROWING = [pytest.param(name, dynamic, marks=pytest.mark.slow) for name in O
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [*in_turn(GROWING, (False, True)), *NOT_GROWING])
+@pytest.mark.few(4)
 def test_the_same_places(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     rng = np.random.default_rng(0)
@@ -60,6 +61,7 @@ def test_the_same_places(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("body", GROWING.values(), ids=GROWING)
+@pytest.mark.few(4)
 def test_no_numbers_infinities_and_ties(body: str) -> None:
     running, one_by_one = program(body, dynamic=False), program(body, dynamic=False, scheduler="written")
     x = np.random.default_rng(1).integers(-2, 3, (10, 40)).astype("f8")
@@ -69,6 +71,7 @@ def test_no_numbers_infinities_and_ties(body: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u8", "i64"])
+@pytest.mark.few(2)
 def test_types_and_strides(dtype: str) -> None:
     running = program(GROWING["largest"], dtype)
     x = (

@@ -79,6 +79,7 @@ def test_others_stay(rows: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn(COMPOSED, (False, True)))
+@pytest.mark.few(10)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     rows = COMPOSED[name]

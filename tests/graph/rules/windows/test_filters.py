@@ -56,7 +56,7 @@ def layers() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding", "size", "filters"), list(layers()))
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_lanes_run_along_filters(kernel: int, stride: int, padding: int, size: int, filters: int) -> None:
     x, w = numbers(48, size, size), numbers(filters, 48, kernel, kernel, seed=1)
     program = text(kernel, stride, padding)
@@ -94,6 +94,7 @@ def test_single_elements_with_gaps_are_put_side_by_side(size: int) -> None:
     ],
     ids=("row", "batch", "groups", "two-filters", "channels-last", "volume", "gradient"),
 )  # fmt: skip
+@pytest.mark.few(4)
 def test_other_windows(program: str, shapes: tuple[tuple[int, ...], ...], threads: int) -> None:
     names = [" ".join(f"{n}{k}" for k in range(len(shape))) for n, shape in zip("AB", shapes, strict=True)]
     x, w = numbers(*shapes[0]), numbers(*shapes[1], seed=1)
@@ -272,6 +273,7 @@ def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding:
     ("channels", "size", "padding", "rows"),
     [(1, 160, 1, 5), (3, 160, 1, 5), (1, 99, 0, 7), (1, 98, 1, 7), (1, 94, 1, 0), (1, 40, 1, 0)],
 )
+@pytest.mark.few(3)
 def test_phases_that_leave_l2_are_copied_block_by_block(channels: int, size: int, padding: int, rows: int) -> None:
     """Some rows at a time with all channels, in the loop of what reads them. 47 rows are no whole blocks, and L2 holds the copy of a small image."""
     x, w = numbers(channels, size, size), numbers(24, channels, 3, 3, seed=1)

@@ -40,7 +40,7 @@ def phases(source: str, *args: Array, **options: object) -> int:
     ("places", [(9, 11), (17, 16)]),
     ("threads", [1, 2]),
 )
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_cropped(size: tuple[int, int], s: int, crop: tuple[int, int], places: tuple[int, int], threads: int) -> None:
     x, w = numbers(1, 40, *places), numbers(40, 33, *size)
     source = CROPPED.format(s=s, low=crop[0], high=crop[1])

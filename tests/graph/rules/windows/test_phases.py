@@ -67,6 +67,7 @@ def is_convolved(source: str, *args: Array, **options: object) -> bool:
         ((1, 32, 31, 24, 41, 4, 6), 2, 1),
     ],
 )
+@pytest.mark.few(2)
 def test_layouts(shape: tuple[int, ...], s: int, threads: int) -> None:
     x, w = arguments(shape)
     expected = transposed(x, w, s)
@@ -84,7 +85,7 @@ def test_layouts(shape: tuple[int, ...], s: int, threads: int) -> None:
 
 @pytest.mark.parametrize("t", ["f16", "f32", "i32", "c64"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_types(t: str, dynamic: bool) -> None:
     x, w = (abs(a).astype(polyml.dtypes.DTYPES[t].numpy) for a in arguments((1, 35, 24, 19, 30, 4, 4), "i8"))
     found = polyml.einsum(FIRST.format(t=t, s=2), threads=1, dynamic=dynamic)(x, w)

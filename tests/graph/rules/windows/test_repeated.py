@@ -60,7 +60,7 @@ def is_spread(source: str, *args: Array, **options: object) -> bool:
     ("shape", [(5, 7, 3, 6), (33, 9, 20, 17), (2, 1, 1, 3)]),
     ("dynamic", [False, True]),
 )
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_padded(d: int, size: tuple[int, int], around: tuple[int, int], shape: tuple[int, ...], dynamic: bool) -> None:
     k, p, c, q = shape
     a, b = around

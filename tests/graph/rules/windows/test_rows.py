@@ -153,7 +153,7 @@ def test_channels_last_are_read_where_they_lie_unless_edges_cut_many_windows() -
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("size", [(30, 40, 33), (64, 21, 16), (2, 300, 40)])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_channels_last(kernel: int, size: tuple[int, int, int], dynamic: bool) -> None:
     e = kernel // 2
     x, w = numbers(*size), numbers(kernel, kernel, size[-1], seed=1)

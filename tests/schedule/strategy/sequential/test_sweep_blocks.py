@@ -39,6 +39,7 @@ def blocks(function: polyml.Einsum, *arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("n", "threads"), [(23, 2), (48, 1), (67, 2), (101, 1)])
+@pytest.mark.few(2)
 def test_nussinov(n: int, threads: int) -> None:
     kernel = KERNELS["nussinov"]
     bases, table = kernel.data({"N": n}, np.random.default_rng(n))

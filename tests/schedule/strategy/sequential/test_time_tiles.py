@@ -142,7 +142,7 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     ("name", "threads"),
     [*((name, 1) for name in STENCILS), ("jacobi-1d", 3), ("fdtd", 2), ("seidel", 8), ("heat-3d", 2)],
 )
-@pytest.mark.some(7)
+@pytest.mark.few(4)
 def test_tiles_change_nothing(name: str, threads: int) -> None:
     text, make, sizes = STENCILS[name]
     arguments = make()
@@ -177,7 +177,7 @@ STRIPS: dict[str, tuple[str, Callable[[], Arguments]]] = {
 
 @pytest.mark.parametrize("name", STRIPS)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_strips_move_by_vectors(name: str, threads: int) -> None:
     text, make = STRIPS[name]
     arguments = make()
