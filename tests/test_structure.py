@@ -18,9 +18,7 @@ INVENTED = {"edited.py", "neighbour.py", "nowhere.py", "shifted.py", "siteconf.p
 
 def imports(file: Path) -> set[str]:
     """The stages that a module imports from, wherever the import stands."""
-    nodes = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom))
-    names = (node.module.split(".") for node in nodes if node.module is not None)
-    return {name[1] for name in names if name[0] == "polyml" and len(name) > 1}
+    return set(re.findall(r"^\s*from polyml\.(\w+)", file.read_text(), re.M))
 
 
 def test_imports_run_one_way() -> None:
@@ -99,11 +97,7 @@ def test_folders_of_tests_are_those_of_the_package() -> None:
 
 
 def test_every_file_and_folder_says_what_it_is_about() -> None:
-    silent = [
-        str(file.relative_to(ROOT))
-        for file in PACKAGE.rglob("*.py")
-        if not ast.get_docstring(ast.parse(file.read_text()))
-    ]
+    silent = [str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py") if file.read_text()[:3] != '"""']
     assert not silent
 
 

@@ -76,10 +76,12 @@ def stages_of(text: str, *arguments: np.ndarray, **options: object) -> Stages:
 
 
 @needs_gxx
-def test_results_in_every_order() -> None:
-    batch = compile_batch([(text, given) for text, given, _ in CASES], target=SMALL)
-    assert batch.text.count("_tile[") > 100
-    for (_, given, exact), kernel in zip(CASES, batch.kernels, strict=True):
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_results_in_every_order(part: int) -> None:
+    cases = CASES[part::2]
+    batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL)
+    assert batch.text.count("_tile[") > 50
+    for (_, given, exact), kernel in zip(cases, batch.kernels, strict=True):
         expected = exact(*(a.astype(np.float64) for a in given))
         for order in range(4):
             kernel.module.orders = itertools.cycle((order,))

@@ -151,7 +151,7 @@ def test_a_causal_mask(dtype: str) -> None:
     """Weights of half precision that are widened ahead of their product, which a copy in rows takes the place of."""
     f = polyml.einsum(CAUSAL.replace("f32", dtype), dynamic=True, threads=1)
     rng = np.random.default_rng(0)
-    for queries, keys, width in ((10, 26, 3), (26, 10, 17), (40, 32, 4)):
+    for queries, keys, width in ((10, 26, 3), (34, 9, 17)):
         q, k, v = (
             rng.standard_normal(s).astype({"f16": np.float16, "f32": np.float32}[dtype])
             for s in ((queries, width), (keys, width), (keys, width))

@@ -22,6 +22,7 @@ def f(y: f32["Y0 Y1 Y2 Y3"], x: f32["B P0 P1"], w: f32["R1 C R0"]):
 """
 
 
+@pytest.mark.slow
 def test_numbers_that_grow() -> None:
     """50,000 operations take three minutes here, and the budget would be 200,000."""
     rng = np.random.default_rng(0)

