@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import combinations
 
+from polyml.expressions import Apply, Expr, Read
 from polyml.graph.builder.state import identifier
 from polyml.graph.fusion_cost import bytes_saved, large_bytes, swept_bytes, tiles_worth
 from polyml.graph.ir import Check, Equation, Graph, Loop, Tensor
@@ -17,6 +18,7 @@ from polyml.graph.profiles import Profile, memory_of, profiles
 from polyml.graph.prologues import join_makers, move_prologues
 from polyml.graph.region import Region
 from polyml.graph.traverse import estimated_bytes, read_names, results_of, tensors_of
+from polyml.operation_weights import weight_of
 
 __all__ = ["fuse"]
 
@@ -27,6 +29,9 @@ _Moves = tuple[int, int, int, int]
 
 _LOOP_GAIN = 16
 """A loop is joined with others when that saves this part of the cache's size at least: isl's work grows, and the loop may schedule less well."""
+
+_DEEP = 40
+"""Simple operations, one after the other, up to which a core has another vector's at hand in time: 256 instructions wait, three are done in a cycle, each takes four."""
 
 _SWEPT_GAIN = 16
 """Sums that read large matrices from end to end are joined when that saves this part of what either reads at least: each is a nest of its own (schedule/blocking/in_order.py), which a common one is not."""
@@ -46,7 +51,7 @@ def fuse(
     Args:
         cache_bytes: of the cache (per core) in which a slice of an intermediate should stay; the L2.
         rows_bytes: of a tensor whose rows equations may share though some reduce over them: more than L1 holds, where blocks of rows stay there (schedule/sweeps/row_sums.py).
-        max_equations: most equations in one region, since isl's cost grows faster than linearly.
+        max_equations: most equations in one region, since isl's cost grows faster than linearly (twice as many with a loop, half as many again where all of a program's elementwise ones are together then).
         prologues: what makes a large operand of a contraction over no box, element by element, goes with the contraction, which applies it while packing (schedule/prologues.py).
         makes: whether a region, a contraction and what makes its operand, can run a block of the sum at a time (schedule/blocking/makers.py).
     """
@@ -114,6 +119,7 @@ class _Chooser:
         """Per op, bytes of the largest tensor that it goes through element by element and that no cache holds."""
         self.touched = [self.in_memory((*read_names(op), *(t.name for t in results_of(op)))) for op in ops]
         self.made = [self.in_memory(t.name for t in results_of(op)) - self.in_memory(read_names(op)) for op in ops]
+        self.produced = set().union(*self.made)
         self.users: dict[str, set[int]] = {}
         for k, names in enumerate(self.touched):
             for name in names:
@@ -171,7 +177,7 @@ class _Chooser:
         """At least what joining the groups can gain: as if all that both touch were moved once; 0 where they must stay apart."""
         union = a | b
         equations = sum(len(self.profiles[k]) for k in union)
-        if equations > self.max_equations * (2 if union & self.loops and self.max_equations > 1 else 1):
+        if equations > self.max_equations * self.room(union):
             return 0
         heavy = self.heavy(a), self.heavy(b)
         if union & self.loops and (any(heavy) or self.max_equations == 1):
@@ -240,6 +246,25 @@ class _Chooser:
         """Bytes of large tensors that the group waits for."""
         return sum(max(self.swept[k], self.passed[k]) for k in group)
 
+    def room(self, group: _Group) -> float:
+        """How many times the usual number of equations a group may have: more with a loop, and where short elementwise equations over one box leave no intermediate to any other."""
+        if self.max_equations == 1:
+            return 1
+        if group & self.loops:
+            return 2
+        found = [p for k in sorted(group) for p in self.profiles[k]]
+        if any(p.heavy or p.gathered or p.equation.reduced or p.equation.base is not None for p in found):
+            return 1
+        alike = len({tuple(p.extents.values()) for p in found}) == 1
+        return 1.5 if alike and self.whole(group) and _depth(p.equation for p in found) <= _DEEP else 1
+
+    def whole(self, group: _Group) -> bool:
+        """Whether the group reads nothing that another one makes, and makes nothing that another one reads."""
+        made = set().union(*(self.made[k] for k in group))
+        return all(
+            self.users[name] <= group if name in made else name not in self.produced for name in self.touches(group)
+        )
+
     def heavy(self, group: _Group) -> bool:
         return any(p.heavy for k in group for p in self.profiles[k])
 
@@ -257,6 +282,20 @@ class _Chooser:
                 members, self.tensors, made, escaping, self.cache_bytes, self.rows_bytes
             )
         return found
+
+
+def _depth(equations: Iterable[Equation]) -> float:
+    """The longest path from an input to a result, in simple operations, where one equation follows the other."""
+    depths: dict[str, float] = {}
+
+    def depth(expr: Expr) -> float:
+        if isinstance(expr, Apply):
+            return weight_of(expr) + max(map(depth, expr.args), default=0.0)
+        return depths.get(expr.tensor, 0.0) if isinstance(expr, Read) else 0.0
+
+    for equation in equations:
+        depths[equation.result.name] = depth(equation.body)
+    return max(depths.values(), default=0.0)
 
 
 def _moves(each: Sequence[tuple[bool, int, int]]) -> _Moves:

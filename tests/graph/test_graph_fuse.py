@@ -176,6 +176,19 @@ def test_the_cap_on_equations_holds() -> None:
     check_well_formed(g, regions)
 
 
+@pytest.mark.parametrize(
+    ("step", "more", "regions"), [("{} + 1.0", "", 1), ("exp({})", "", 2), ("{} + 1.0", "z = sum[i](y3[i])", 2)]
+)
+def test_half_as_many_again_are_together_where_none_reads_what_others_make_and_the_way_through_is_short(
+    step: str, more: str, regions: int
+) -> None:
+    lines = "\n".join(f"y{k + 1}[i] = {step.format(f'y{k}[i]')}" for k in range(14))
+    g = graph(f"y0: f32[5000]\n{lines}\n{more}\nreturn y14{', z' if more else ''}")
+    assert len(fuse(g, max_equations=10)) == regions
+    assert len(fuse(g, max_equations=9)) > 1
+    assert len(fuse(g, max_equations=1)) == len(g.ops)
+
+
 def test_a_loop_is_a_region_of_its_own() -> None:
     g = graph("""
         h0: f32[64]
