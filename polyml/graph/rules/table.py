@@ -8,6 +8,7 @@ from polyml.graph.ir import Graph
 from polyml.graph.rules.algebra.combine import combine_terms
 from polyml.graph.rules.algebra.determined import replace_determined
 from polyml.graph.rules.algebra.polynomials import write_polynomials
+from polyml.graph.rules.algebra.quotients import divide_factors
 from polyml.graph.rules.algebra.restrict import restrict_domains
 from polyml.graph.rules.algebra.simplify import simplify
 from polyml.graph.rules.algebra.single_values import drop_single_values
@@ -179,6 +180,8 @@ RULES: tuple[Rule, ...] = (
     _plain("restrict", restrict_domains, exact=False),
     _plain("factor", factor_sums, exact=False),
     _plain("combine", combine_terms, exact=False),
+    # Ordering: when what is rounded or compared is inlined.
+    _plain("quotients", divide_factors, exact=False),
 )
 
 
