@@ -21,6 +21,7 @@ from polyml.records import dataclass
 from polyml.runtime.entry.layout import ArrayHeader, array_header
 from polyml.runtime.load import compile_plainly
 from polyml.runtime.recycle import KEPT
+from polyml.runtime.support.integer_text import INTEGERS
 from polyml.runtime.support.text import emit_support
 from polyml.runtime.threads.parallel import OpenMP, find_openmp, spins, thread_count
 
@@ -35,7 +36,8 @@ _PYTHON_FUNCTIONS = (
     "PyFloat_AsDouble PyLong_AsDouble PyLong_AsLongLong PyLong_AsUnsignedLongLong PyLong_FromLong PyLong_FromVoidPtr"
 ).split()
 _PYTHON_OBJECTS: dict[str, object] = {
-    "float64": np.float64, "float32": np.float32, "float16": np.float16, "complex64": np.complex64, "complex128": np.complex128, "complex": complex, "int64": np.int64, "np_true": np.True_, "np_false": np.False_,
+    "float64": np.float64, "float32": np.float32, "float16": np.float16, "complex64": np.complex64, "complex128": np.complex128, "complex": complex, "np_true": np.True_, "np_false": np.False_,
+    **{name: getattr(np, name) for name in INTEGERS},
     "ndarray": np.ndarray, "bytes": np.dtype(np.uint8), "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (

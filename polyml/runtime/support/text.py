@@ -6,6 +6,7 @@ import sys
 
 from polyml.runtime.entry.layout import ArrayHeader
 from polyml.runtime.recycle import LARGE
+from polyml.runtime.support.integer_text import emit_integers
 from polyml.runtime.support.number_text import NARROW_NUMBERS
 from polyml.runtime.support.scratch_text import emit_scratch
 from polyml.runtime.threads.parallel import OpenMP, emit_threads
@@ -16,7 +17,7 @@ __all__ = ["emit_support"]
 def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
     """The module's text."""
     offsets = header or ArrayHeader(**dict.fromkeys(_OFFSETS, 0))
-    text = _OBJECTS + NARROW_NUMBERS
+    text = _OBJECTS + emit_integers() + NARROW_NUMBERS
     for name in _OFFSETS:
         text = text.replace(f"{{{name}}}", str(getattr(offsets, name)))
     text = text.replace("{large}", str(LARGE))
@@ -48,7 +49,6 @@ _OBJECTS = """\
 @object_float = global ptr null
 @object_float64 = global ptr null
 @object_float32 = global ptr null
-@object_int64 = global ptr null
 @object_np_true = global ptr null
 @object_np_false = global ptr null
 @object_true = global ptr null
@@ -131,7 +131,7 @@ bad:
   ret i1 false
 }
 
-; A Python float or int, np.float64 or np.float32, as a double.
+; A Python float or int, np.float64, np.float32 or one of NumPy's integers, as a double.
 define i1 @polyml_number_f64(ptr %object, ptr %to) {
   %float = load ptr, ptr @object_float
   %is.float = call i1 @is_a(ptr %object, ptr %float)
@@ -147,7 +147,10 @@ double:
 single:
   %float32 = load ptr, ptr @object_float32
   %is.float32 = call i1 @is_a(ptr %object, ptr %float32)
-  br i1 %is.float32, label %from.float32, label %no
+  br i1 %is.float32, label %from.float32, label %integer
+integer:
+  %is.integer = call i1 @integer_f64(ptr %object, ptr %to)
+  ret i1 %is.integer
 from.float:
   %value = call double @PyFloat_AsDouble(ptr %object)
   store double %value, ptr %to
@@ -163,11 +166,9 @@ from.float32:
   %value64 = fpext float %value32 to double
   store double %value64, ptr %to
   ret i1 true
-no:
-  ret i1 false
 }
 
-; A Python int or np.int64.
+; A Python int, or one of NumPy's.
 define i1 @polyml_number_i64(ptr %object, ptr %to) {
   %long = load ptr, ptr @object_long
   %is.long = call i1 @is_a(ptr %object, ptr %long)
@@ -180,25 +181,17 @@ convert:
 check:
   %good = call i1 @went_well()
   ret i1 %good
-other:
-  %int64 = load ptr, ptr @object_int64
-  %is.int64 = call i1 @is_a(ptr %object, ptr %int64)
-  br i1 %is.int64, label %take, label %no
-take:
-  %taken.p = getelementptr i8, ptr %object, i64 {scalar}
-  %taken = load i64, ptr %taken.p
-  store i64 %taken, ptr %to
-  br label %yes
 yes:
   ret i1 true
-no:
-  ret i1 false
+other:
+  %is.integer = call i1 @integer_i64(ptr %object, ptr %to)
+  ret i1 %is.integer
 }
 
 define i1 @polyml_number_u64(ptr %object, ptr %to) {
   %long = load ptr, ptr @object_long
   %is.long = call i1 @is_a(ptr %object, ptr %long)
-  br i1 %is.long, label %convert, label %no
+  br i1 %is.long, label %convert, label %other
 convert:
   %value = call i64 @PyLong_AsUnsignedLongLong(ptr %object)
   store i64 %value, ptr %to
@@ -209,8 +202,9 @@ check:
   ret i1 %good
 yes:
   ret i1 true
-no:
-  ret i1 false
+other:
+  %is.integer = call i1 @integer_u64(ptr %object, ptr %to)
+  ret i1 %is.integer
 }
 
 ; Python's and NumPy's True and False.

@@ -17,6 +17,7 @@ from polyml.runtime.entry.layout import array_header
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.native import NativeKernel
 from polyml.runtime.signature import KernelSignature, ScalarParameter, SizeParameter
+from polyml.runtime.support.integer_text import INTEGERS
 from tests.runtime.handmade import add_kernel, array, buffer, copy_region, function, make_kernel, result, shape
 
 
@@ -201,14 +202,21 @@ def test_scalars_are_converted(name: str) -> None:
         np.float32(0.1),
         float("inf"),
     ]
-    good = {"c": complex_numbers, "f": [0.1, -2.5, 3, 2**60, float("inf")], "b": [True, False]}.get(
-        dtype.kind, [0, 1, info and info.min, info and info.max]
+    integers = [getattr(np, name)(5) for name in INTEGERS]
+    good = {
+        "c": complex_numbers,
+        "f": [0.1, -2.5, 3, 2**60, float("inf"), *integers, np.int8(-3), np.int64(-7), np.uint64(2**64 - 1)],
+        "b": [True, False],
+    }.get(
+        dtype.kind, [0, 1, info and info.min, info and info.max, *integers, dtype.numpy.type(info.max if info else 1)]
     )
     bad: list[object] = {
-        "c": [10**400, True, None, "1", np.int64(1)],
-        "f": [10**400, True, None, "1", np.int64(1)],
+        "c": [10**400, True, None, "1", np.timedelta64(1)],
+        "f": [10**400, True, None, "1", np.timedelta64(1)],
         "b": [1, 0.0, None, np.int64(1)],
-    }.get(dtype.kind, [1.0, True, None, np.int32(1), info and int(info.max) + 1, info and int(info.min) - 1])
+    }.get(dtype.kind, [1.0, True, None, np.float32(1), info and int(info.max) + 1, info and int(info.min) - 1])
+    if dtype.is_integer:
+        bad.append(np.uint64(2**64 - 1) if dtype.kind == "i" else np.int8(-1))
     for number in good:
         made = entry(number)
         assert type(made) is dtype.numpy.type  # a 0-d result is a scalar, as in NumPy
@@ -261,12 +269,12 @@ def size_kernel(*parameters: object, sizes: tuple[str, ...], extent: tuple[objec
 def test_symbolic_and_specialized_ints() -> None:
     kernel = size_kernel(SizeParameter(name="N"), SizeParameter(name="M", value=3), sizes=("N",), extent=("N", 3))
     entry = only(kernel)
-    for n in (1, np.int64(5)):
-        made = entry(n, 3)
+    for n in (1, np.int64(5), np.uint8(5)):
+        made = entry(n, np.int16(3))
         assert isinstance(made, np.ndarray)
         assert made.shape == (n, 3)
         assert made[0, 0] == n
-    for args in ((5, 4), (5.0, 3), (True, 3), (2**63, 3), (5, None), (np.int32(5), 3)):
+    for args in ((5, 4), (5.0, 3), (True, 3), (2**63, 3), (5, None), (np.uint64(2**63), 3), (np.int32(5), 4)):
         with pytest.raises(Missed):
             entry(*args)
     assert sys.exception() is None

@@ -1,0 +1,81 @@
+"""The text of functions that take NumPy's integers of any width, as entry points need them."""
+
+from __future__ import annotations
+
+__all__ = ["INTEGERS", "emit_integers"]
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+"""NumPy's types; they are globals `object_int8` etc. of the module."""
+
+
+def emit_integers() -> str:
+    """`@numpy_integer`: 0 for anything else, 1 for a signed and 2 for an unsigned number, whose 64 bits are stored."""
+    lines = [f"@object_{name} = global ptr null" for name in INTEGERS]
+    lines += ["define internal i8 @numpy_integer(ptr %object, ptr %to) {", "  br label %int8"]
+    after = dict(zip(INTEGERS, (*INTEGERS[1:], "no"), strict=True))
+    for name in INTEGERS:
+        bits = name.removeprefix("u").removeprefix("int")
+        lines += [
+            f"{name}:",
+            f"  %{name}.type = load ptr, ptr @object_{name}",
+            f"  %{name}.is = call i1 @is_a(ptr %object, ptr %{name}.type)",
+            f"  br i1 %{name}.is, label %{name}.take, label %{after[name]}",
+            f"{name}.take:",
+            f"  %{name}.p = getelementptr i8, ptr %object, i64 {{scalar}}",
+            f"  %{name}.value = load i{bits}, ptr %{name}.p",
+            f"  %{name}.wide = {_widened(name, bits)}",
+            f"  store i64 %{name}.wide, ptr %to",
+            f"  ret i8 {2 if name.startswith('u') else 1}",
+        ]
+    return "\n".join([*lines, "no:", "  ret i8 0", "}", _CONVERSIONS])
+
+
+def _widened(name: str, bits: str) -> str:
+    if bits == "64":
+        return f"add i64 %{name}.value, 0"
+    return f"{'zext' if name.startswith('u') else 'sext'} i{bits} %{name}.value to i64"
+
+
+_CONVERSIONS = """
+; One of NumPy's integers that an i64 holds.
+define internal i1 @integer_i64(ptr %object, ptr %to) {
+  %kind = call i8 @numpy_integer(ptr %object, ptr %to)
+  %signed = icmp eq i8 %kind, 1
+  %unsigned = icmp eq i8 %kind, 2
+  %value = load i64, ptr %to
+  %small = icmp sge i64 %value, 0
+  %fits = and i1 %unsigned, %small
+  %good = or i1 %signed, %fits
+  ret i1 %good
+}
+
+; One that a u64 holds.
+define internal i1 @integer_u64(ptr %object, ptr %to) {
+  %kind = call i8 @numpy_integer(ptr %object, ptr %to)
+  %signed = icmp eq i8 %kind, 1
+  %unsigned = icmp eq i8 %kind, 2
+  %value = load i64, ptr %to
+  %positive = icmp sge i64 %value, 0
+  %fits = and i1 %signed, %positive
+  %good = or i1 %unsigned, %fits
+  ret i1 %good
+}
+
+; One as a double.
+define internal i1 @integer_f64(ptr %object, ptr %to) {
+  %kind = call i8 @numpy_integer(ptr %object, ptr %to)
+  %none = icmp eq i8 %kind, 0
+  br i1 %none, label %no, label %yes
+yes:
+  %value = load i64, ptr %to
+  %as.signed = sitofp i64 %value to double
+  %as.unsigned = uitofp i64 %value to double
+  %signed = icmp eq i8 %kind, 1
+  %double = select i1 %signed, double %as.signed, double %as.unsigned
+  store double %double, ptr %to
+  ret i1 true
+no:
+  ret i1 false
+}
+
+"""
