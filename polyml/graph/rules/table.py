@@ -180,8 +180,8 @@ RULES: tuple[Rule, ...] = (
     _plain("restrict", restrict_domains, exact=False),
     _plain("factor", factor_sums, exact=False),
     _plain("combine", combine_terms, exact=False),
-    # Ordering: when what is rounded or compared is inlined.
-    _plain("quotients", divide_factors, exact=False),
+    # Ordering: when what is rounded or compared is inlined. Each thread of a GPU would divide.
+    _plain("quotients", divide_factors, exact=False, needs=("vector_bytes",)),
 )
 
 
