@@ -186,7 +186,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("stage_tiles", lambda f, o: (stage_tiles(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes), ())),
     Pass("stream_tiles", lambda f, o: (stream_tiles(f, vector_bytes=o.vector_bytes, line_bytes=o.line_bytes), ())),
     # Ordering: before "prefetch_tiles", which takes the tiles that have no rows of their own.
-    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches, o.held)),
+    Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches, o.vector_registers, o.held)),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, o.caches, o.far)),
     Pass("prefetch_sources", lambda f, o: prefetch_sources(f, o.caches, o.vector_registers)),

@@ -16,7 +16,14 @@ from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.coming_lines import Coming
 from polyml.codegen.prefetch.tile_fetches import TileFetches
-from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
+from polyml.codegen.prefetch.tile_sums import (
+    LEAST_REGISTERS,
+    affine_subscripts,
+    asked_in,
+    copies_of,
+    large_inputs,
+    turn_of,
+)
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Read, Subscript, reads_of, variables_in
@@ -28,10 +35,6 @@ __all__ = ["prefetch_sources"]
 
 MOST_TILES = 128
 """Tiles along the rows, at most: a few of them ask for all lines, the others once more. With 47 it is 1 to 3 % faster, with 128 as fast as without, with 880 (fcea,debf->dcba) 1 to 4 % slower."""
-
-LEAST_REGISTERS = 32
-"""Vector registers from which on tiles have time to ask. One of 6 x 2 vectors (16 registers) issues 20 instructions in six cycles, one of 8 x 3 twice as many FMAs for each of the others, and each line, of a page of its own, takes more of these.
-Zen 3, per cent of the peak with and without: f64 512 nn 84, 91, nt 90, 92, f32 512 tn 91, 93, out of memory 85 and 91; dca,cbd->ba 0.93 of the time without."""
 
 
 def prefetch_sources(function: Function, caches: Caches, registers: int) -> tuple[Function, tuple[Note, ...]]:

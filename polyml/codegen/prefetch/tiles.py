@@ -115,13 +115,15 @@ class _Tiles:
 
     def lines(self, vectors: Sequence[Read]) -> Iterator[Read]:
         """The first one in each line."""
-        seen: set[tuple[str, Affine, int]] = set()
+        seen: set[tuple[object, ...]] = set()
         for read in vectors:
             variable = self.all[read.tensor]
-            flat = flat_element(variable, read.subscripts)
+            flat = flat_element(variable, read.subscripts, whole_rows=True)
             if flat is None:
                 continue
-            line = (read.tensor, flat - flat.constant, flat.constant * variable.dtype.itemsize // self.caches.line)
+            rows = tuple(s for s, step in zip(read.subscripts, variable.memory_strides, strict=True) if step is None)
+            number = flat.constant * variable.dtype.itemsize // self.caches.line
+            line = (read.tensor, rows, flat - flat.constant, number)
             if line not in seen:
                 seen.add(line)
                 yield read

@@ -84,6 +84,22 @@ def test_rows_of_unknown_length_are_fetched_too() -> None:
     assert {along for _, along in asked} == {"k"}
 
 
+@pytest.mark.parametrize(("level", "inside"), [("x86-64-v3", False), ("x86-64-v4", True)])
+def test_tiles_of_few_registers_find_no_rows_of_unknown_length_one_by_one(level: str, inside: bool) -> None:
+    """They ask for the next tile ahead of their sums, once for each line: of rows of unknown length by their numbers."""
+    target = Target(level, l1_bytes=32 << 10, l2_bytes=512 << 10, cores=1)
+    kernel = KERNELS["syrk"]
+    arguments = kernel.data({"N": 600, "M": 500}, np.random.default_rng(0))
+    text = polyml.einsum(kernel.text, target=target, threads=1, dynamic=True).lower(*arguments).text("loops")
+    assert bool(re.search(r"prefetch L2 .*k", text)) == inside
+    tiles = re.findall(r"((?:prefetch L1 C_sum.*;\s+)+)for \(k", text)
+    assert inside or tiles
+    for tile in tiles:
+        asked = re.findall(r"\[\w+ \+ (\d+), j(?: \+ (\d+))?\]", tile)
+        assert len(asked) == len(set(asked))
+        assert {int(row) for row, _ in asked} == set(range(6, 12))
+
+
 def layer(size: int) -> str:
     text = 'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n    y[o, p, q] = x[c, 2*p + r, 2*q + s] * w[o, c, r, s]\n    return y\n'
     x, w = np.zeros((3, size, size), np.float32), np.zeros((32, 3, 3, 3), np.float32)
