@@ -6,19 +6,21 @@ from dataclasses import replace
 
 from polyml.codegen.generate import generate
 from polyml.codegen.loops import Function
-from polyml.codegen.passes.large import either, streaming
+from polyml.codegen.passes.large import either, streaming, where_worth
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.passes.simplify import simplify
+from polyml.codegen.passes.vectors.short_indices import for_short_sizes, without_lanes
 from polyml.codegen.printer import loops_text
 from polyml.debug import report, stage
 from polyml.graph.region import Region
 from polyml.options import Options
 from polyml.records import dataclass
 from polyml.schedule.large_enough import far_arrays, near_arrays
-from polyml.schedule.schedule import Note, Schedule
+from polyml.schedule.schedule import Note, Product, Schedule
 from polyml.schedule.tree import print_tree
 from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop
+from polyml.sets.affine import affine
 
 __all__ = ["LoweredRegion", "to_loops"]
 
@@ -90,7 +92,17 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
 def _lowered(
     region: Region, scheduled: Schedule, generated: Function, passes: LoopOptions
 ) -> tuple[Function, tuple[Note, ...]]:
-    """The loops after all passes; twice, where results may be large, with stores past the caches for these."""
+    """The loops after all passes; twice, where results may be large, with stores past the caches for these, or where indices are of 32 bits unless a size is longer."""
+    short = for_short_sizes(generated)
+    if short is not None:
+        loops, notes = _lowered(region, scheduled, short, passes)
+        plain, _ = lower_loops(without_lanes(generated), options=replace(passes, scans=False))
+        limits = [
+            Product((affine(size),), 0, most)
+            for (size, _, most), bound in zip(short.bounds, generated.bounds, strict=True)
+            if most != bound[2]
+        ]
+        return where_worth(limits, loops, plain), notes
     loops, notes = lower_loops(
         generated,
         options=passes,

@@ -23,7 +23,10 @@ from polyml.records import dataclass, replace
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
-__all__ = ["shorten_indices"]
+__all__ = ["for_short_sizes", "shorten_indices", "without_lanes"]
+
+LONGEST = (1 << 31) - 1
+"""The greatest index, and the greatest size, of 32 bits."""
 
 
 def shorten_indices(function: Function) -> Function:
@@ -32,6 +35,38 @@ def shorten_indices(function: Function) -> Function:
         return function
     body = _Shorten(names_in(function)).body(function.body, outside(function), None)
     return function if body is function.body else replace(function, body=body)
+
+
+def for_short_sizes(function: Function) -> Function | None:
+    """The function for sizes of 32 bits; None where indices of extrema are no shorter for that."""
+    if all(most is not None for _, _, most in function.bounds):
+        return None
+    bounds = tuple((size, low, LONGEST if most is None else most) for size, low, most in function.bounds)
+    short = replace(function, bounds=bounds)
+    gains = any(
+        isinstance(node, UpdateArgument)
+        and node.candidate.dtype.bits <= i32.bits
+        and is_short(node, there)
+        and not is_short(node, here)
+        for (node, there), (_, here) in zip(
+            _with_ranges(function.body, outside(short)), _with_ranges(function.body, outside(function)), strict=True
+        )
+    )
+    return short if gains else None
+
+
+def without_lanes(function: Function) -> Function:
+    """The function one element after another: little code for calls that hardly come."""
+
+    def change(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return renewed(nodes, map(one, nodes))
+
+    def one(node: Node) -> Node:
+        if isinstance(node, For) and node.kind in ("vector", "jam"):
+            node = replace(node, kind="sequential", factor=1)
+        return with_body(node, change)
+
+    return replace(function, body=change(function.body))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import pytest
 
 import polyml as pm
 from polyml.codegen.loops import Assign, Function, Node, Place, UpdateArgument
+from polyml.codegen.passes.vectors import short_indices
 from polyml.codegen.passes.vectors.short_indices import shorten_indices
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import DType, f32, f64, i64
@@ -111,3 +112,27 @@ def test_same_results_with_a_register() -> None:
 )
 def test_left_alone(program: Function) -> None:
     assert shorten_indices(program) is program
+
+
+ROWS = 'def f(x: f32["N M"]):\n    r[i] = argmin[j](x[i, j])\n    c[j] = argmax[i](x[i, j])\n    return r, c'
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64"])
+def test_sizes_that_are_not_known_are_taken_for_short_ones(kind: str) -> None:
+    """Beside numbers of as many bits; others have lanes as they are."""
+    f = pm.einsum(ROWS.replace("f32", kind), target=pm.Target("x86-64-v3"), dynamic=True)
+    made = f.lower(numbers(kind, (60, 70), 0)).text("loops")
+    assert made.count("(M <= 2147483647) and (N <= 2147483647)") == (kind == "f32")
+    assert ("i32x8" in made) == (kind == "f32")
+    assert ("i64x4" in made) == (kind == "f64")
+
+
+def test_longer_ones_are_done_without_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_indices, "LONGEST", 40)
+    f = pm.einsum(ROWS, dynamic=True)
+    for n, m in ((60, 70), (33, 17), (33, 70), (70, 33), (1, 1), (40, 41)):
+        x = numbers("f32", (n, m), n)
+        r, c = f(x)
+        np.testing.assert_array_equal(r, x.argmin(axis=1))
+        np.testing.assert_array_equal(c, x.argmax(axis=0))
+    assert len(f.kernels) == 1
