@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial, reduce
 
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.addresses import Offset, Term
@@ -38,12 +39,14 @@ Evaluate = Callable[[State, Expr], Value]
 @dataclass(frozen=True, slots=True)
 class Access:
     """The elements that an access names. stride: along the lanes, in elements (0: one element for all), `pointer` is the first lane's;
-    None: `pointer` holds one address per lane. flat: the (first lane's) element, counted from the array's start; None: not known as one expression."""
+    None: `pointer` holds one address per lane. flat: the (first lane's) element, counted from the array's start; None: not known as one expression.
+    evenly: the first of such addresses and a stride along the lanes that is known at run time, where they have one."""
 
     slot: Slot
     pointer: Value
     stride: int | None
     flat: Affine | None
+    evenly: tuple[Value, Value] | None = None
 
 
 def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Access:
@@ -66,7 +69,7 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
             symbolic[stride] = symbolic.get(stride, Affine()) + subscript
     flat = weighted_sum(known)
     parts: list[tuple[str | None, Affine]] = [(None, flat), *symbolic.items()]
-    pointer, lane_stride, varying = regular(state, slot, parts)
+    pointer, lane_stride, step, varying = regular(state, slot, parts)
     whole = None if symbolic or gathered else flat
     if slot.variable.lanes > 1 and slot.variable.scope != "register":  # the lanes' copies of an element are neighbours
         lane_stride += 1
@@ -77,6 +80,8 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
             pointer = state.builder.emit(POINTER, f"getelementptr {element}, {pointer}, {scaled}")
         else:
             varying = scaled if varying is None else state.builder.binary("add", varying, scaled)
+    if step is not None:
+        return _evenly(state, slot, pointer, step, lane_stride, varying)
     if varying is None:
         return Access(slot, pointer, lane_stride, whole)
     if lane_stride != 0:
@@ -85,23 +90,40 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
     return Access(slot, pointers, None, None)
 
 
-def regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) -> tuple[Value, int, Value | None]:
-    """Of what is no tensor's: pointer to the first lane's element, the constant stride along the lanes, and what of the offset varies otherwise (or None)."""
+def _evenly(state: State, slot: Slot, first: Value, step: Value, more: int, varying: Value | None) -> Access:
+    """Lanes `step` elements and `more` apart: their distances from the first one are the same wherever that is, and computed once."""
+    nest, b, width = state.nest, state.builder, state.width
+    if more:
+        step = nest.once(0, ("step", step.text, more), partial(b.binary, "add", step, integer(more)))
+    distances = nest.once(
+        0, ("distances", step.text, width), lambda: b.binary("mul", b.iota(width), b.splat(step, width))
+    )
+    offsets = distances if varying is None else b.binary("add", varying, distances)
+    pointers = b.emit(type_of("ptr", width), f"getelementptr {stored_type(slot.variable)}, {first}, {offsets}")
+    return Access(slot, pointers, None, None, (first, step) if varying is None else None)
+
+
+def regular(
+    state: State, slot: Slot, parts: list[tuple[str | None, Affine]]
+) -> tuple[Value, int, Value | None, Value | None]:
+    """Of what is no tensor's: pointer to the first lane's element, the constant stride along the lanes, what is added to it at run time, and what of the offset varies otherwise (or None)."""
     variable = state.lanes.variable if state.lanes is not None and state.lanes.width > 1 else None
     nest = state.nest
     terms: list[tuple[Term, int]] = []
     shift, lane_stride = 0, 0
+    steps: list[tuple[str, int]] = []
     varying: Value | None = None
     for key, part in parts:
         stride = 0 if variable is None else nest.lane_stride(part, variable, state.width)
-        irregular = stride is None or (key is not None and stride != 0)
-        if irregular:
+        if stride is None:
             assert variable is not None
             fixed = tuple(t for t in part.terms if nest.lane_stride(Affine((t,)), variable, state.width) == 0)
             rest = part - Affine(fixed, part.constant)
             part = part - rest
             along = _scaled(state, nest.lanes_index(rest, variable, state.width), 1 if key is None else key)
             varying = along if varying is None else state.builder.binary("add", varying, along)
+        elif stride and key is not None:
+            steps.append((key, stride))
         elif stride:
             lane_stride = stride
         terms.extend(((atom, key), coefficient) for atom, coefficient in part.terms)
@@ -111,7 +133,18 @@ def regular(state: State, slot: Slot, parts: list[tuple[str | None, Affine]]) ->
             terms.append(((None, key), part.constant))
     name = slot.variable.name
     pointer = nest.address(name, slot.pointer, stored_type(slot.variable), Offset(tuple(terms), shift))
-    return pointer, lane_stride, varying
+    return pointer, lane_stride, _sum_of_strides(state, steps) if steps else None, varying
+
+
+def _sum_of_strides(state: State, steps: list[tuple[str, int]]) -> Value:
+    """Strides that are known at run time, so many times each."""
+    b = state.builder
+
+    def compute() -> Value:
+        scaled = [b.binary("mul", state.nest.strides[key], integer(times)) for key, times in steps]
+        return reduce(partial(b.binary, "add"), scaled)
+
+    return state.nest.once(0, ("steps", tuple(steps)), compute)
 
 
 def as_index(state: State, value: Value, subscript: Expr) -> Value:

@@ -44,13 +44,16 @@ def load_one_by_one(state: State, name: str, subscripts: tuple[Subscript, ...], 
             _add(state, offsets, lane, number if stride == 1 else b.binary("mul", number, factor))
     if not moves:
         return None
-    pointer, along, varying = regular(state, slot, [(None, weighted_sum(known)), *symbolic.items()])
+    pointer, along, step, varying = regular(state, slot, [(None, weighted_sum(known)), *symbolic.items()])
     element, align = stored_type(slot.variable), slot.variable.dtype.alignment
     result = Value(type_, "poison")
     for lane in range(lanes.width):
+        if step is not None and lane:
+            _add(state, offsets, lane, b.binary("mul", step, integer(lane)))
         if varying is not None:
             _add(state, offsets, lane, b.extract(varying, lane))
-        place = b.emit(POINTER, f"getelementptr {element}, {pointer}, {offsets[lane]}")
+        offset = offsets[lane]
+        place = pointer if offset is None else b.emit(POINTER, f"getelementptr {element}, {pointer}, {offset}")
         if along and lane:
             place = b.emit(POINTER, f"getelementptr {element}, {place}, i64 {along * lane}")
         one = b.emit(element, f"load {element}, {place}, align {align}")

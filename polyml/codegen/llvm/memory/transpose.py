@@ -61,11 +61,12 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
     reverse = across == -1 if across is not None else _is_reversed(far[1], loop.variable)
     active = _active(state, loop, upper)
     assert state.lanes is not None, "internal: a transpose loop outside a vector loop"
+    first, stride = (rows.pointer, rows.stride) if rows.evenly is None else rows.evenly
     block = _Block(
         state.builder,
         stored_type(rows.slot.variable, state.width),
-        rows.pointer,
-        rows.stride,
+        first,
+        stride,
         columns.pointer,
         step,
         count,
@@ -178,7 +179,7 @@ class _Block:
     builder: Builder
     type: Type
     rows: Value
-    stride: int | None
+    stride: int | Value | None
     columns: Value
     step: int | Value | list[Value]
     count: int
@@ -286,9 +287,11 @@ class _Block:
                 else b.emit(POINTER, f"extractelement {self.rows}, {row}")
             )
             return self.moved(element, back)
-        if isinstance(row, int):
+        if isinstance(row, int) and isinstance(self.stride, int):
             return self.moved(self.rows, row * self.stride + back)
-        elements = b.binary("mul", row, integer(self.stride))
+        number = integer(row) if isinstance(row, int) else row
+        stride = integer(self.stride) if isinstance(self.stride, int) else self.stride
+        elements = b.binary("mul", number, stride)
         return self.moved(self.rows, b.binary("add", elements, integer(back)) if back else elements)
 
     def starts(self) -> list[Value]:
