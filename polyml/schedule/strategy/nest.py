@@ -48,6 +48,10 @@ FAR_APART = 1 << 40
 LEAST_BLOCK = 16
 """Lanes of a block that is transposed in registers, at most: what is left of a tile should be no less."""
 
+LINES = 2
+"""Lines of a row of unknown length that are transposed together, at least, with vectors of less than a line: to begin with a row's blocks takes as long as two thirds of one. Zen 3, f32, kernels of any size, with one, two, four lines, of the time of the kernel for the size:
+301 x 203 1.4, 1.3, 1.2, 736 x 608 1.3, 1.1, 1.1, 64 x 4096 1.5, 1.2, 1.1, 4096 x 40 0.6, 0.8, 1.1 (columns that are a power of two apart share a set of L1)."""
+
 
 @dataclass(slots=True)
 class NestPlan:
@@ -96,7 +100,8 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     elif jam is None and facts.options.tile_sizes is None and (turned := _transposed(band, lanes, facts)) is not None:
         plan.turned, plan.blocks = turned, True
         line = facts.target.line_bytes // facts.models[band.core].itemsize
-        for k, size in ((lanes, TURNED), (turned, max(line, LEAST_BLOCK))):
+        columns = max(line, LEAST_BLOCK) * (1 if _is_known(band, turned, facts) else LINES)
+        for k, size in ((lanes, TURNED), (turned, columns)):
             if size < band.extents[k]:
                 plan.tiles[k] = _whole_tile(band.extents[k], size)
     elif jam is None and facts.options.tile_sizes is None and band.extents[lanes] > TURNED:
@@ -106,6 +111,13 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if parallel and is_heavy(band, facts):
         _share(band, plan, facts)
     return plan
+
+
+def _is_known(band: Band, member: int, facts: Facts) -> bool:
+    """Whether the member's length is no size; or it does not matter, since a vector is a line."""
+    statement, index = facts.scop.statements[band.core], band.indices[member][band.core]
+    narrow = facts.target.vector_bytes < facts.target.line_bytes
+    return not narrow or bool(statement.domain.dim_max_val(statement.indices.index(index)).is_int())
 
 
 def _transposed(band: Band, lanes: int, facts: Facts) -> int | None:

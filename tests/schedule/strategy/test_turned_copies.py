@@ -163,3 +163,13 @@ def test_rotated(shape: tuple[int, int], dtype: str, dynamic: bool, value: str) 
     turned = np.rot90(x)
     expected = turned if value.startswith("x") else 2 * turned + x.T
     np.testing.assert_array_equal(polyml.einsum(text, dynamic=dynamic)(x), expected)  # type: ignore[operator]
+
+
+def test_columns_of_any_length_are_transposed_two_lines_at_a_time() -> None:
+    """With vectors of less than a line: what a row's blocks begin with, addresses and bounds, is for both lines."""
+    copy = 'def f(x: f32["I J"]):\n    y[j, i] = x[i, j]\n    return y\n'
+    for level, columns in (("x86-64-v3", 32), ("x86-64-v4", 16)):
+        f = polyml.einsum(copy, threads=1, dynamic=True, target=Target(level))
+        assert f"j_tile += {columns})" in f.lower(np.zeros((300, 200), "float32")).text("loops")
+    f = polyml.einsum(copy, threads=1, target=Target("x86-64-v3"))
+    assert "j_tile += 16)" in f.lower(np.zeros((736, 608), "float32")).text("loops")

@@ -41,6 +41,22 @@ def test_copies(n: int, m: int, vector_bytes: int, back: bool, monkeypatch: pyte
     checked(transposed(n, 48, 2, "N", f32, back=back), {"N": m}, vector_bytes)  # as many columns as only the call knows
 
 
+@pytest.mark.parametrize("called", [False, True])
+def test_rows_of_unknown_length_lie_a_stride_apart(called: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their addresses are numbers: of the products of vectors that would be one for each lane none is inside of a loop."""
+    monkeypatch.setattr(transpose, "MANY", 0 if called else 99)
+    f = pm.einsum('def f(x: f32["N M"]):\n    y[j, i] = x[i, j]\n    return y', dynamic=True, threads=1)
+    x = np.arange(70 * 41, dtype=np.float32).reshape(70, 41)
+    text = f.lower(x).text("llvm")
+    assert ("call void @transpose." in text) == called
+    begin = text[: text.index("br ")]
+    assert [line for line in text.splitlines() if "mul <" in line] == [l for l in begin.splitlines() if "mul <" in l]
+    for n, m in ((70, 41), (16, 64), (7, 3), (33, 100), (1, 9)):
+        wide = np.random.default_rng(n).random((n, m + 3), np.float32)
+        np.testing.assert_array_equal(f(wide[:, :m].copy()), wide[:, :m].T)  # type: ignore[operator]
+        np.testing.assert_array_equal(f(wide[::-1, :m].copy()), wide[::-1, :m].T)  # type: ignore[operator]
+
+
 def test_rows_of_recurrences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transpose, "MANY", 0)
     for make in (forwards, backwards, both_sides):
