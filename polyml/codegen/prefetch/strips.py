@@ -109,13 +109,13 @@ class _Strips(TileFetches):
         return row >= PAGE or (variable.bytes or 0) > self.caches.l2
 
     def is_few_rows(self, read: Read, sums: For, loops: tuple[For, ...]) -> bool:
-        """Whether the strip is a piece of a few rows of many, which are read from end to end (along.py)."""
+        """Whether the strip is a piece of a few rows of many, which are read from end to end (along.py). Terms that are left of the loop's steps are behind it."""
         rows = Ranges(loops).constant(sums.upper - sums.lower)
         if rows is None or rows > MOST_ROWS:
             return False
         shape = self.arguments[read.tensor].shape
         whole = (n for n, s in zip(shape, affine_subscripts(read), strict=True) if s.stride(sums.variable))
-        return not any(extent == affine(rows) for extent in whole)
+        return not any(extent.is_constant and 0 <= extent.constant - rows < sums.step for extent in whole)
 
     def strip(self, lanes: For, sums: For, loops: tuple[For, ...]) -> tuple[Read, tuple[For, ...], int] | None:
         """The operand's first read, the loops of which the last goes on to another strip, and the strip's width."""

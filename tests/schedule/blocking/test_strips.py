@@ -169,6 +169,15 @@ def test_tiles_fetch_the_next_strip() -> None:
         assert columns == {63, 79, 95}, "the last elements of the next strip's vectors"
 
 
+def test_tiles_fetch_the_next_strip_of_few_terms_that_are_no_multiple_of_their_steps() -> None:
+    """28 of 31 terms are a loop: as many as rows that would be read from end to end, in blocks, and not be asked for where requests fill L1, but these are all."""
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, fills_l2=False)
+    text = 'def f(x: f64["A D B"], y: f64["C D"]):\n    z[c, b, a] = x[a, d, b] * y[c, d]\n    return z\n'
+    lowered = polyml.einsum(text, target=target, threads=1).lower(np.ones((20, 31, 127)), np.ones((23, 31)))
+    assert "x read where it lies, in strips" in lowered.explain()
+    assert "prefetch L2 x" in lowered.text("loops")  # where such requests fill L1, rows that are read from end to end are not asked for
+
+
 @pytest.mark.parametrize(("n", "lies"), [(24, True), (200, False)])
 def test_rows_of_strips_that_lie_anywhere_come_to_l1_ahead(n: int, lies: bool) -> None:
     """All lines that the vectors of a step lie in, four steps before; panels are aligned, and need none."""
