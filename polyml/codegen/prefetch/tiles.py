@@ -95,13 +95,15 @@ class _Tiles:
                 yield Prefetch(Place(read.tensor, there), 1)
 
     def own_tile(self, nodes: Sequence[Node], ranges: Ranges) -> Iterator[Node]:
-        """The lines that the tile is stored to behind its sums, which come first among the nodes."""
+        """The lines that the tile is stored to behind its sums, which come first among the nodes, and those of their terms that are written out."""
         sums, *behind = nodes
         lanes = ranges.loops[-1] if ranges.loops else None
         if lanes is None or lanes.kind != "vector" or lanes.masked or not isinstance(sums, For):
             return
         vectors: list[Read] = []
         for node in behind:
+            if _is_term(node):
+                continue
             if not isinstance(node, Assign) or node.target.variable not in self.stored or node.streaming:
                 break
             flat = flat_element(self.stored[node.target.variable], node.target.subscripts)
@@ -127,6 +129,11 @@ class _Tiles:
             if line not in seen:
                 seen.add(line)
                 yield read
+
+
+def _is_term(node: Node) -> bool:
+    """Whether it adds to a register."""
+    return isinstance(node, Assign) and node.reduction is not None and not node.target.subscripts
 
 
 def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node, ...]:
@@ -160,9 +167,7 @@ def _sums_up(loop: For, ranges: Ranges) -> bool:
     """Whether the loop does nothing but add to registers, often enough."""
     trips = ranges.highest(loop.upper - loop.lower)
     long = trips is None or trips >= LEAST_SUMS
-    return long and all(
-        isinstance(n, Assign) and n.reduction is not None and not n.target.subscripts for n in loop.body
-    )
+    return long and all(map(_is_term, loop.body))
 
 
 def _finds_extrema(loop: For) -> bool:
@@ -184,7 +189,7 @@ def _time(nodes: Sequence[Node], ranges: Ranges) -> int | None:
     for node in nodes:
         found: int | None
         match node:
-            case Assign() if node.reduction is not None and not node.target.subscripts:
+            case Assign() if _is_term(node):
                 found = 1
             case Prefetch():
                 found = 0

@@ -129,6 +129,19 @@ def test_short_sums_ask_for_their_lines(taps: int, asked: bool) -> None:
     assert ("to write" in loops) == asked
 
 
+@pytest.mark.parametrize("terms", [12, 13])
+def test_terms_behind_the_loop_do_not_keep_tiles_from_asking(terms: int) -> None:
+    """Of 13 terms one is written out between the loop of the sums and what stores them."""
+    text = 'def f(x: f32["D A B E"], y: f32["E C"]):\n    z[d, c, b, a] = x[d, a, b, e] * y[e, c]\n    return z\n'
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    x, y = np.zeros((12, 25, 43, terms), "f4"), np.zeros((terms, 31), "f4")
+    loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
+    asked = re.findall(r"prefetch L1 z\[(.*)\] to write", loops)
+    stored = re.findall(r"  z\[(.*)\] = ", loops)
+    assert set(asked) <= set(stored)
+    assert {place.split(", ")[1] for place in asked} == {"c_tile", *(f"c_tile + {row}" for row in (1, 2, 3))}
+
+
 def test_results_that_are_asked_for_stay() -> None:
     rng = np.random.default_rng(0)
     text = 'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n    y[o, p, q] = x[c, 2*p + r, 2*q + s] * w[o, c, r, s]\n    return y\n'
