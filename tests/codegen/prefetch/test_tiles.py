@@ -111,7 +111,9 @@ def test_a_tile_asks_for_the_lines_that_it_is_stored_to() -> None:
     assert tiles
     for asked, _, stored in tiles:
         places = re.findall(r"prefetch L1 (y\[.*\]) to write", asked)
-        assert places == re.findall(r"(y\[.*\]) = ", stored)
+        own = re.findall(r"(y\[.*\]) = ", stored)
+        # One that is alone in its row asks for the next row's.
+        assert places in (own, [place.replace(" p,", " p + 1,") for place in own])
         assert len(places) >= 8
 
 
@@ -131,14 +133,14 @@ def test_short_sums_ask_for_their_lines(taps: int, asked: bool) -> None:
 
 @pytest.mark.parametrize("terms", [12, 13])
 def test_terms_behind_the_loop_do_not_keep_tiles_from_asking(terms: int) -> None:
-    """Of 13 terms one is written out between the loop of the sums and what stores them."""
+    """Of 13 terms one is written out between the loop of the sums and what stores them. What is asked for is what the rows go on with, for the next b, which comes when the other rows have been summed up."""
     text = 'def f(x: f32["D A B E"], y: f32["E C"]):\n    z[d, c, b, a] = x[d, a, b, e] * y[e, c]\n    return z\n'
     target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
     x, y = np.zeros((12, 25, 43, terms), "f4"), np.zeros((terms, 31), "f4")
     loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
     asked = re.findall(r"prefetch L1 z\[(.*)\] to write", loops)
     stored = re.findall(r"  z\[(.*)\] = ", loops)
-    assert set(asked) <= set(stored)
+    assert set(asked) <= {place.replace(" b,", " b + 1,") for place in stored}
     assert {place.split(", ")[1] for place in asked} == {"c_tile", *(f"c_tile + {row}" for row in (1, 2, 3))}
 
 
