@@ -42,9 +42,10 @@ class Matcher:
         self._cones: list[Cone] | None = None
         self._maps = _by_pair(dependences.validity)
         self._reductions = _by_pair(dependences.reduction)
-        if not relax_reductions:
-            self._maps = _merged(self._maps, self._reductions)
-            self._reductions = {}
+        # Of two statements that update one array, loops may have another order, but nothing here treats them as one reduction.
+        ordered = {pair: m for pair, m in self._reductions.items() if pair[0] != pair[1] or not relax_reductions}
+        self._maps = _merged(self._maps, ordered)
+        self._reductions = {pair: m for pair, m in self._reductions.items() if pair not in ordered}
         self._equal: dict[Pair, Positions] = {}
         self._reduced: dict[str, Positions] = {}
         self._ranges = {name: _ranges(statement, scop.context) for name, statement in scop.statements.items()}
@@ -139,7 +140,9 @@ class Matcher:
 def _accesses(statement: Statement) -> list[tuple[str, tuple[_Place | None, ...]]]:
     """Arrays and, per dimension, where the subscript's index goes."""
     target = statement.target
-    elements = [(r.tensor, r.subscripts) for r in reads_of(statement.value)] + [(target.array, target.subscripts)]
+    computed = [s for s in target.subscripts if not isinstance(s, Affine)]
+    reads = [r for expr in (statement.value, *computed) for r in reads_of(expr)]
+    elements = [*((r.tensor, r.subscripts) for r in reads), (target.array, target.subscripts)]
     return [(array, tuple(map(_place, subscripts))) for array, subscripts in elements]
 
 

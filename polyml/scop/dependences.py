@@ -8,7 +8,7 @@ Source: isl user manual, "Dependence Analysis"; Feautrier, "Dataflow analysis of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import islpy as isl
 
@@ -18,7 +18,7 @@ from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.scop.shared_indices import Range, SharedIndices, Times, ranges_of, shared_indices, times_of
 from polyml.sets.affine import Affine
-from polyml.sets.spaces import maps_of, parameters_text
+from polyml.sets.spaces import maps_of
 from polyml.shown import Shown
 
 __all__ = ["Analysis", "Dependences", "analyse", "values_of"]
@@ -189,7 +189,7 @@ class _Collected:
             dependence, before = flow.before(read)
             self.live_in.append(before)
             if read.own:
-                dependence = self.without_own(dependence, read.statement)
+                dependence = self.without_updates(dependence, read, reads)
             self.flow.append(self.widened(dependence, writes, read))
 
     def orders(self, reads: Sequence[_Reference], writes: Sequence[_Reference]) -> None:
@@ -199,8 +199,8 @@ class _Collected:
             output, _ = flow.before(write)
             anti = flow.reads_before(write)
             if write.own:
-                output = self.without_own(output, write.statement)
-                anti = self.without_own(anti, write.statement)
+                output = self.without_updates(output, write, reads)
+                anti = self.without_updates(anti, write, reads)
             self.output.append(self.widened(output, writes, write))
             self.anti.append(self.widened(anti, writes, write))
 
@@ -288,27 +288,43 @@ class _Collected:
         return self._runs[key]
 
     def within(self, pairs: isl.UnionMap) -> isl.UnionMap:
-        """Pairs of instances of one statement in the same iteration of its sequential loops, not an instance with itself."""
+        """Pairs of instances in the same iteration of the sequential loops around both, not an instance with itself."""
         result = isl.UnionMap.empty(self.scop.context.get_space())
         for piece in maps_of(pairs):
-            name = piece.get_tuple_name(isl.dim_type.in_)
-            if name != piece.get_tuple_name(isl.dim_type.out):
-                continue
-            statement = self.scop.statements[str(name)]
-            for d in range(statement.loop_depth):
-                piece = piece.equate(isl.dim_type.in_, d, isl.dim_type.out, d)
-            piece = piece.subtract(isl.Map.identity(piece.get_space()))
+            source, sink = (self.scop.statements[str(piece.get_tuple_name(end))] for end in (isl.dim_type.in_, _OUT))
+            for d in range(source.loop_depth):
+                piece = piece.equate(isl.dim_type.in_, d, _OUT, d)
+            if source is sink:
+                piece = piece.subtract(isl.Map.identity(piece.get_space()))
             result = result.union(piece.to_union_map())
         return result
 
-    def without_own(self, dependence: isl.UnionMap, statement: Statement) -> isl.UnionMap:
-        """The dependence without the part between updates of one run of `statement`, which goes to the reductions."""
-        universe = isl.UnionSet(
-            f"{parameters_text(self.scop.sizes)}{{ {statement.name}[{', '.join(statement.indices)}] }}"
-        )
-        own = self.within(dependence.intersect_domain(universe).intersect_range(universe))
+    def without_updates(self, dependence: isl.UnionMap, sink: _Reference, reads: Sequence[_Reference]) -> isl.UnionMap:
+        """The dependence of an update without the part on updates that it commutes with, which goes to the reductions."""
+        names = [r.statement.name for r in reads if r.own and self.commute(r, sink, reads)]
+        own = self.within(_between(dependence, names, sink.statement.name))
         self._reductions[self._array].append(own)
         return dependence.subtract(own)
+
+    def commute(self, one: _Reference, other: _Reference, reads: Sequence[_Reference]) -> bool:
+        """Whether two updates of an array may change places within an iteration of the sequential loops around them: those of one statement, and those of two which combine alike into computed elements that neither reads otherwise.
+
+        Writes of computed elements hide none of those before them, so that each update knows all of these, and who reads knows each update.
+        """
+        a, b = one.statement, other.statement
+        if a is b:
+            return True
+        if one.exact or other.exact or (a.reduction, a.argument, b.argument) != (b.reduction, None, None):
+            return False
+        alone = not any(r.statement in (a, b) and not r.own for r in reads)
+        return alone and self.loops(a) == self.loops(b)
+
+    def loops(self, statement: Statement) -> tuple[str, ...]:
+        """The sequential loops around a statement: where each stands in the one around it."""
+        written = self._written.get(statement.name)
+        if written is None:
+            return ()
+        return tuple(str(written.plain_get_val_if_fixed(_OUT, 2 * d)) for d in range(statement.loop_depth))
 
 
 class _Dataflow:
@@ -440,9 +456,18 @@ def _forward(pairs: isl.UnionMap) -> isl.UnionMap:
 
 
 def _from(dependence: isl.UnionMap, name: str) -> isl.UnionMap:
+    return _restricted(dependence, lambda source, _: source == name)
+
+
+def _between(dependence: isl.UnionMap, sources: Collection[str], sink: str) -> isl.UnionMap:
+    return _restricted(dependence, lambda source, target: source in sources and target == sink)
+
+
+def _restricted(dependence: isl.UnionMap, keep: Callable[[str, str], bool]) -> isl.UnionMap:
+    """The part whose statements, source and sink, are of that kind."""
     result = isl.UnionMap.empty(dependence.get_space())
     for piece in maps_of(dependence):
-        if piece.get_tuple_name(isl.dim_type.in_) == name:
+        if keep(str(piece.get_tuple_name(isl.dim_type.in_)), str(piece.get_tuple_name(_OUT))):
             result = result.union(piece.to_union_map())
     return result
 

@@ -224,7 +224,11 @@ class _Fuser:
         """What to add to the other loop so that the two have zero distance on the dependences between them (their common data, without any)."""
         shift: int | None = None
         rows = {**one.rows, **other.rows}
+        # Updates that commute may run in any order, but not at once.
+        at_once = one.parallel and other.parallel
         for cone in cross:
+            if cone.kind == "reduction" and not at_once:
+                continue
             found, homogeneous = distances(cone, rows), cone.hull[:, 0]
             sign = 1 if cone.sink in other.rows else -1
             if shift is None:

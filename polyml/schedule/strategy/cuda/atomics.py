@@ -12,7 +12,7 @@ from polyml.schedule.gpu.any_parts import in_columns
 from polyml.schedule.gpu.partial_sums import cut_of
 from polyml.schedule.strategy.cuda.model import CudaModel
 from polyml.schedule.transforms import distribute_band, merge_with_child
-from polyml.schedule.tree import Kind, is_coincident, kind_of, members, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members, set_names, statements_below
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 
@@ -60,13 +60,28 @@ def row_cuts(model: CudaModel) -> dict[str, tuple[str, int, int]]:
 
 
 def parted(node: isl.ScheduleNode, model: CudaModel) -> isl.ScheduleNode | None:
-    """A coincident band over several statements, one of which gains, as a sequence with a band for each; None where none does."""
+    """A band over several statements, one of which gains, as a sequence with a band for each; None where none does, or where the band carries more than updates that commute."""
     inside = node.child(0)
-    if not is_coincident(node) or kind_of(inside) != Kind.sequence:
+    if kind_of(inside) != Kind.sequence or not (is_coincident(node) or _carries_only_updates(node, model)):
         return None
     made = distribute_band(node, [[k] for k in range(inside.n_children())])
     gains = any(update_of(made.child(k).child(0), model) is not None for k in range(made.n_children()))
     return made if gains else None
+
+
+def _carries_only_updates(node: isl.ScheduleNode, model: CudaModel) -> bool:
+    """Whether all that may cross iterations of a band goes between updates of computed elements."""
+    statements = model.scop.statements
+    for member in members(node, model.scop):
+        own = {name: member.index(name) for name in member.rows}
+        positions = {name: statements[name].indices.index(index) for name, index in own.items() if index is not None}
+        if len(positions) < len(own):
+            return False
+        for moving in model.matcher.moving(positions):
+            for name in (*set_names(moving.domain()), *set_names(moving.range())):
+                if statements[name].kind != "update" or not _is_computed(statements[name]):
+                    return False
+    return True
 
 
 def merged(node: isl.ScheduleNode) -> isl.ScheduleNode:
