@@ -159,8 +159,9 @@ class _Memory:
             if self.storage[op.base.name] != self.storage[op.result.name]:
                 return None
             flags[op.only_if.name] = None
-        (flag, *others) = flags
-        return None if others or flag not in inputs else self.buffer_of(self.storage[flag])
+        # None where all that it makes is seen by nobody.
+        (flag,) = flags if len(flags) == 1 else ("",)
+        return self.buffer_of(self.storage[flag]) if flag in inputs else None
 
     def finish(self, storage: Mapping[str, str]) -> Plan:
         return Plan(

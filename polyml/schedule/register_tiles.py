@@ -74,7 +74,7 @@ def register_tile(
         for rows in range(1, rows_limit + 1):
             shared = sum(vectors for a in reads if a.stride(vector) != 0 and (jam is None or a.stride(jam) == 0))
             taken = sums * (rows * vectors * model.registers + shared) + in_flight
-            if taken > target.vector_registers and (rows, vectors) != (1, 1):
+            if taken > target.vector_registers and (rows, vectors) != (1, wide or 1):
                 continue
             cost = single
             if jam is not None:

@@ -21,6 +21,7 @@ from polyml.codegen.passes.sums.quotients_ahead import quotients_ahead
 from polyml.codegen.passes.sums.recurrences import order_sums
 from polyml.codegen.passes.sums.scans import find_scans
 from polyml.codegen.passes.sums.skip_edges import skip_edges
+from polyml.codegen.passes.sums.skip_masked import skip_masked
 from polyml.codegen.passes.sums.skip_zeros import Values, skip_zeros
 from polyml.codegen.passes.sums.split_scans import split_scans
 from polyml.codegen.passes.sums.sums_by_place import order_by_place
@@ -108,6 +109,8 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("simplify", lambda f, _: (simplify(f), ())),
+    # Ordering: before vectors and copies, which then are inside of the condition.
+    Pass("skip_masked", lambda f, o: (skip_masked(f, precise=o.precise), ())),
     # Ordering: first, when a copy is a loop and what reads it is another one.
     Pass("read_ahead", lambda f, _: (read_ahead(f), ())),
     # Ordering: before "cut_triangles", which takes the ragged rows that are left.

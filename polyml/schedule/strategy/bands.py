@@ -142,15 +142,16 @@ def has_inner_loops(name: str, band: Band, facts: Facts) -> bool:
 
 
 def sums_together(band: Band, facts: Facts) -> int:
-    """How many sums go through the loops below the band side by side with the core's, each with accumulators of its own."""
+    """How many sums go through the loops below the band side by side with the core's, each with accumulators of its own, which computed elements do not have."""
     node = band.node.child(0)
     while kind_of(node) not in (Kind.band, Kind.leaf):
         parts = [node.child(k) for k in range(node.n_children())]
         if kind_of(node) in (Kind.sequence, Kind.set):
             parts = [part.child(0) for part in parts]
         node = next(part for part in parts if band.core in statements_below(part))
-    sums = [n for n in statements_below(node) if facts.models[n].is_update and has_inner_loops(n, band, facts)]
-    return max(len(sums), 1)
+    names = (n for n in statements_below(node) if facts.models[n].is_update and has_inner_loops(n, band, facts))
+    places = (facts.scop.statements[n].target.subscripts for n in names)
+    return max(sum(all(isinstance(s, Affine) for s in subscripts) for subscripts in places), 1)
 
 
 def near_rows(band: Band, name: str, facts: Facts) -> list[int]:

@@ -11,6 +11,7 @@
       they run along one of these loops after all (a scan whose state is a reduction's operand).
    c. Around one cheap reduction with lanes, several elements of the result run side by side (side_by_side.py).
    d. Copies whose rows are short on both sides go in blocks that are put together by shuffles (shuffled.py).
+   e. Loops around a masked update of a computed element have those outside that choose the mask's element (masked.py).
 4. A band of reductions: lanes along the best of them, with private accumulators.
 5. The outermost parallel loop with enough iterations is given to the threads, when there is enough work (threads.py).
 """
@@ -40,6 +41,7 @@ from polyml.schedule.strategy.lanes import (
     reduction_vectors,
     scalar_cost,
 )
+from polyml.schedule.strategy.masked import masked_loops
 from polyml.schedule.strategy.nest import build_copy, build_nest, plan_nest
 from polyml.schedule.strategy.recurrences.followers import join_followers
 from polyml.schedule.strategy.recurrences.row_order import ROW_ORDER, RowOrder, build_row_order, plan_row_order
@@ -54,7 +56,7 @@ from polyml.schedule.strategy.shuffled import build_shuffled, plan_shuffled
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
-from polyml.schedule.tree import Kind, is_coincident, kind_of, mark_name
+from polyml.schedule.tree import Kind, is_coincident, kind_of, mark_name, statements_below
 
 __all__ = ["apply_strategy"]
 
@@ -99,6 +101,10 @@ class _Recipe:
         return build_blocked(mark.delete(), nest, threads=self.facts.options.threads if place.parallel else 1)
 
     def band(self, node: isl.ScheduleNode, place: Place) -> isl.ScheduleNode:
+        masked = masked_loops(node, self.facts, place)
+        if masked is not None:
+            self.notes.append(Note("tiling", " ".join(statements_below(node)), masked.text))
+            return masked.build()
         while is_coincident(node) and kind_of(node.child(0)) == Kind.band and is_coincident(node.child(0)):
             node = merge_with_child(node)
         band = take_band(node, self.facts, place)

@@ -1,0 +1,98 @@
+"""Loops over updates of computed elements that a mask makes nothing of are skipped: `a[t, place(y, x, t)] += where(e[y, x], 1, 0)` asks once for all t.
+
+Such updates go element by element, each some cycles, so that a loop of them is dearer than a branch that nobody foresaw. Loops with lanes do better with a select.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyml.codegen.loops import Assign, For, Function, If, Node
+from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.rewrite import nodes_of, variables_of, walk_nodes, with_body
+from polyml.expressions import Expr, reads_of
+from polyml.masked_terms import LEAST_SKIPPED, LEAST_SKIPPED_IN_LANES, mask_of
+from polyml.records import dataclass
+from polyml.renewed import renewed
+from polyml.sets.affine import Affine
+
+__all__ = ["skip_masked"]
+
+
+def skip_masked(function: Function, *, precise: bool) -> Function:
+    """The function with such loops under a condition.
+
+    Rewrite:
+        for (t ..) a[t, p[t]] += select(e[y, x], v, 0);
+        -> if (e[y, x]) for (t ..) a[t, p[t]] += v;
+    """
+    if not any(isinstance(node, Assign) and _is_computed(node) for node in nodes_of(function)):
+        return function
+    body = _Skipping(precise).body(function.body, outside(function))
+    return function if body is function.body else replace(function, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Skipping:
+    precise: bool
+
+    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        return renewed(nodes, (self.node(node, ranges) for node in nodes))
+
+    def node(self, node: Node, ranges: Ranges) -> Node:
+        if not isinstance(node, For):
+            return with_body(node, lambda body: self.body(body, ranges))
+        condition = self.condition(node) if node.kind in ("sequential", "vector") else None
+        if condition is not None and _is_long(node, ranges):
+            return If(condition=condition, then=(with_body(node, self.chosen),))
+        inner = ranges.enter(node)
+        return with_body(node, lambda body: self.body(body, inner))
+
+    def condition(self, loop: For) -> Expr | None:
+        """What all updates in the loop ask for, if it is the same in all iterations; None where anything else is done there."""
+        inside = [*walk_nodes(loop.body)]
+        updates = [node for node in inside if isinstance(node, Assign)]
+        if not updates or not all(isinstance(node, For | Assign) for node in inside):
+            return None
+        masks = [self.mask(update) for update in updates]
+        condition = masks[0][0] if masks[0] is not None else None
+        if condition is None or not all(mask is not None and mask[0] == condition for mask in masks):
+            return None
+        moving = {loop.variable, *(node.variable for node in inside if isinstance(node, For))}
+        written = {update.target.variable for update in updates}
+        changes = moving & variables_of(condition) or written & {read.tensor for read in reads_of(condition)}
+        return None if changes else condition
+
+    def mask(self, update: Assign) -> tuple[Expr, Expr] | None:
+        if update.reduction is None or update.scan is not None or not _is_computed(update):
+            return None
+        return mask_of(update.value, update.reduction, precise=self.precise)
+
+    def chosen(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The nodes where the condition holds."""
+
+        def inside(node: Node) -> Node:
+            if not isinstance(node, Assign):
+                return with_body(node, self.chosen)
+            mask = self.mask(node)
+            return node if mask is None else replace(node, value=mask[1])
+
+        return renewed(nodes, map(inside, nodes))
+
+
+def _is_computed(update: Assign) -> bool:
+    return not all(isinstance(subscript, Affine) for subscript in update.target.subscripts)
+
+
+def _is_long(loop: For, ranges: Ranges) -> bool:
+    """Whether the loop has iterations enough, those of loops inside counted."""
+    trips, node, least = 1, loop, LEAST_SKIPPED
+    while True:
+        most = ranges.highest(node.upper - node.lower)
+        if most is None:
+            return True
+        trips *= max(most, 0) // node.step
+        least = LEAST_SKIPPED_IN_LANES if node.kind == "vector" else least
+        if len(node.body) != 1 or not isinstance(inner := node.body[0], For):
+            return trips >= least
+        ranges, node = ranges.enter(node), inner
