@@ -43,6 +43,7 @@ from polyml.graph.rules.reuse.common import share_equal
 from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.reuse.hoist import hoist
 from polyml.graph.rules.reuse.inline import inline_elementwise
+from polyml.graph.rules.reuse.joined_checks import join_checks
 from polyml.graph.rules.reuse.shared_places import share_places
 from polyml.graph.rules.reuse.tables import make_tables
 from polyml.graph.rules.reuse.unread import crop_unread
@@ -220,6 +221,8 @@ LAST_RULES: tuple[Rule, ...] = (
     _plain("scales", group_scales, exact=False),
     # Ordering: when scales stand beside what they scale.
     Rule("ahead", lambda graph, given: compute_once(graph, cheap=bool(given.vector_bytes))),
+    # Ordering: when places have their simplest form, and before those that are left to share.
+    _plain("joined checks", join_checks),
     _plain("shared places", share_places, needs=("vector_bytes",)),
     _plain("levels in turn", turn_levels),
     _plain("two places", alternate_places),
