@@ -44,6 +44,7 @@ def test_what_every_stage_shares_imports_no_stage_but_sets() -> None:
         "new_names",
         "renewed",
         "nesting",
+        "collection",
         "interrupts",
         "disjoint_sets",
         "target",

@@ -5,16 +5,10 @@ isl comes first, and an interrupt waits for it.
 
 from __future__ import annotations
 
-import gc
-
+from polyml.collection import collector_rests
 from polyml.interrupts import signals_wait
 
-_collecting = gc.isenabled()
-gc.disable()
-try:
+with collector_rests():
     with signals_wait():
         import islpy  # noqa: F401
     import polyml.compiler.driver  # noqa: F401
-finally:
-    if _collecting:
-        gc.enable()

@@ -17,6 +17,7 @@ from polyml.codegen.generate import generate
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.ir import Instructions
 from polyml.codegen.loops import Function
+from polyml.collection import collector_rests
 from polyml.compiler.loops import LoweredRegion, to_loops
 from polyml.compiler.region import lower_region, makes_operand
 from polyml.compiler.rewriting import may_arrange, rewrite_for
@@ -71,7 +72,7 @@ def locked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with COMPILE_LOCK, deeply_nested():
+            with COMPILE_LOCK, collector_rests(), deeply_nested():
                 return function(*args, **kwargs)
         except RecursionError:
             hint = "give parts of its long expressions (1000 terms and more) names of their own"

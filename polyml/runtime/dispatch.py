@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from polyml.collection import collector_rests
 from polyml.dtypes import from_numpy
 from polyml.einsum_frontend.any_size import AnyShapes
 from polyml.einsum_frontend.symbolic_ints import is_large
@@ -219,7 +220,8 @@ class Dispatcher:
             found = self._table.find(key)  # another thread may have been faster
             if found is None:
                 key = self._table.to_compile(key)
-                found = self._compile(key)
+                with collector_rests():
+                    found = self._compile(key)
                 self._table.keep(key, found)
             return found
 

@@ -1,0 +1,39 @@
+"""The garbage collector rests while something compiles.
+
+A compilation makes some hundred thousand objects, nearly all of which go with their last reference. The collector looks at them again and again for cycles, and at whatever else the process holds
+(with PyTorch imported, an eighth of a compilation's time). What cycles there are wait for the collection that is due behind it.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from polyml.forks import wait_at_forks
+
+__all__ = ["collector_rests"]
+
+_lock = threading.RLock()  # a signal's handler may compile in between
+wait_at_forks(_lock)
+_inside = 0
+_before = False
+
+
+@contextmanager
+def collector_rests() -> Iterator[None]:
+    """Stops the collector, which all threads share, until the last one that asked for it is done; one that was off stays off."""
+    global _inside, _before
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            _before = gc.isenabled()
+            gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0 and _before:
+                gc.enable()

@@ -1,0 +1,40 @@
+"""`collector_rests`: no collection within, and the collector is what it was behind."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import polyml
+from polyml.collection import collector_rests
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_what_it_was(on: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        with collector_rests():
+            with collector_rests():
+                pass
+            assert not gc.isenabled()
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_it_rests_while_a_program_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYML_CACHE", "0")
+    before, phases = gc.isenabled(), list[str]()
+    program = polyml.einsum('def f(x: f64["N"]):\n    z[n] = 3.0*x[n]\n    return z\n')
+    try:
+        gc.enable()
+        gc.collect()
+        gc.callbacks.append(lambda phase, _: phases.append(phase))
+        assert program(np.ones(3)).tolist() == [3.0] * 3
+        assert len(phases) <= 4, "a collection or two behind it"
+    finally:
+        gc.callbacks.pop()
+        (gc.enable if before else gc.disable)()
