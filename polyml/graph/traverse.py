@@ -11,6 +11,7 @@ import islpy as isl
 from polyml.expressions import Expr, Read, ops_in, plain_indices, reads_of
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.sets.affine import Affine
+from polyml.sets.from_isl import integer
 
 __all__ = [
     "LARGEST_TABLE",
@@ -132,7 +133,7 @@ def _extent(domain: isl.Set, position: int) -> int:
     low, high = domain.dim_min_val(position), domain.dim_max_val(position)
     if not (low.is_int() and high.is_int()):
         return UNKNOWN_EXTENT
-    return max(int(high.to_python()) - int(low.to_python()) + 1, 0)
+    return max(integer(high) - integer(low) + 1, 0)
 
 
 def is_cheap(expr: Expr) -> bool:

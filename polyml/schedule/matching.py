@@ -15,6 +15,7 @@ from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.sets.equalities import solved_for
+from polyml.sets.from_isl import integer
 from polyml.sets.spaces import maps_of
 from polyml.sets.tables import table_of
 
@@ -101,7 +102,7 @@ class Matcher:
         """The first and last value of the statement's index plus `offset`: equal for equal ranges."""
         low, high, width = self._ranges[name][position]
         if width is not None:
-            first = low.max_val().to_python() + offset
+            first = integer(low.max_val()) + offset
             return first, first + width - 1
         shift = isl.Val.int_from_si(isl.DEFAULT_CONTEXT, offset)
         ends = (low.add_constant_val(shift), high.add_constant_val(shift))
@@ -161,7 +162,7 @@ def _ranges(statement: Statement, context: isl.Set) -> list[tuple[isl.PwAff, isl
     found: list[tuple[isl.PwAff, isl.PwAff, int | None]] = []
     for position in range(len(statement.indices)):
         low, high = domain.dim_min_val(position), domain.dim_max_val(position)
-        width = (high - low).to_python() + 1 if low.is_int() and high.is_int() else None
+        width = integer(high - low) + 1 if low.is_int() and high.is_int() else None
         if width is None:
             ends = (domain.dim_min(position), domain.dim_max(position))
             known = context.intersect(domain.params())  # an empty loop runs through any values

@@ -21,6 +21,7 @@ from polyml.scop.dependences import Dependences
 from polyml.scop.scop import Array, Scop
 from polyml.sets.affine import Affine
 from polyml.sets.callbacks import mapped_bottom_up
+from polyml.sets.from_isl import integer
 from polyml.sets.shapes import element_count, is_known
 from polyml.sets.spaces import maps_of
 
@@ -265,8 +266,8 @@ def interval(touched: isl.Map, d: int) -> tuple[isl.Aff, int] | None:
         if bound.involves_dims(isl.dim_type.in_, visits, 1):  # in a division
             continue
         size = pairs.max_val(element.sub(bound))
-        if size.is_int() and (best is None or size.to_python() + 1 < best[1]):
-            best = bound.drop_dims(isl.dim_type.in_, visits, 1), size.to_python() + 1
+        if size.is_int() and (best is None or integer(size) + 1 < best[1]):
+            best = bound.drop_dims(isl.dim_type.in_, visits, 1), integer(size) + 1
     return best
 
 

@@ -9,6 +9,9 @@ import islpy as isl
 
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Array, Scop, Statement
+from polyml.sets.affine import affine
+from polyml.sets.from_isl import integer
+from polyml.sets.linear_maps import map_to
 from polyml.sets.spaces import maps_of, parameters_text
 
 __all__ = ["in_order", "with_inserted", "with_statements"]
@@ -21,7 +24,7 @@ def in_order(scop: Scop) -> bool:
         if s.loop_depth or times.is_empty():
             return False
         low, high = times.as_set().dim_min_val(0), times.as_set().dim_max_val(0)
-        if not (low.is_int() and high.is_int()) or low.to_python() != position or high.to_python() != position:
+        if not (low.is_int() and high.is_int()) or integer(low) != position or integer(high) != position:
             return False
     return True
 
@@ -37,15 +40,15 @@ def with_statements(
     """The scop (`in_order`) with these statements, in their order. loops: the sequential loops around all of them, in whose iterations that is their order; those of `ahead` are not in the loops, but right ahead of them."""
     inside = {name: s.indices if name in ahead else s.indices[len(loops) :] for name, s in statements.items()}
     depth = max(map(len, inside.values()))
-    around = [place for loop in loops for place in ("0", loop)]
-    before = ["-1", *("0" for _ in around[1:])]
+    around = [affine(place) for loop in loops for place in (0, loop)]
+    before = [affine(-1), *(affine(0) for _ in around[1:])]
     initial = isl.UnionMap.empty(scop.context.get_space())
     for position, (name, s) in enumerate(statements.items()):
         own = inside[name]
         places = before if name in ahead else around
-        time = [*places, str(position), *own, *("0" for _ in range(depth - len(own)))]
-        text = f"{parameters_text(scop.sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{', '.join(time)}] }}"
-        initial = initial.union(isl.Map(text).intersect_domain(s.domain).to_union_map())
+        inner = (affine(position), *map(affine, own), *[affine(0)] * (depth - len(own)))
+        time = map_to(s.name, s.indices, "", (*places, *inner), scop.sizes)
+        initial = initial.union(time.intersect_domain(s.domain).to_union_map())
     return replace(rebuilt(scop, statements, arrays), initial=initial)
 
 

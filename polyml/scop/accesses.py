@@ -10,6 +10,7 @@ import islpy as isl
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.sets.affine import Affine, affine, combine
 from polyml.sets.from_text import map_of
+from polyml.sets.linear_maps import map_to
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["access_map", "as_affine", "condition_text", "guarded_reads"]
@@ -99,6 +100,9 @@ def access_map(
     guard: Sequence[str] = (),
 ) -> isl.Map:
     """`{ statement[indices] -> array[subscripts] : guard }`; an indirect subscript reaches its whole dimension (`shape`)."""
+    plain = tuple(subscript for subscript in subscripts if isinstance(subscript, Affine))
+    if not guard and len(plain) == len(subscripts):
+        return map_to(statement, tuple(indices), array, plain, tuple(sizes))
     outputs: list[str] = []
     constraints = list(guard)
     for position, subscript in enumerate(subscripts):

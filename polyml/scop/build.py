@@ -23,6 +23,7 @@ from polyml.scop.levels import LoopLevel, enter_loops
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
+from polyml.sets.linear_maps import map_to
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
 
@@ -316,9 +317,9 @@ class _Builder:
         schedule = isl.UnionMap.empty(context.get_space())
         for name, time in self.times.items():
             statement = self.statements[name]
-            padded = ", ".join(str(t) for t in (*time, *([0] * (depth - len(time)))))
-            text = f"{parameters_text(self.sizes)}{{ {name}[{', '.join(statement.indices)}] -> [{padded}] }}"
-            schedule = schedule.union(isl.Map(text).intersect_domain(statement.domain).to_union_map())
+            padded = tuple(affine(t) for t in (*time, *([0] * (depth - len(time)))))
+            times = map_to(name, statement.indices, "", padded, self.sizes)
+            schedule = schedule.union(times.intersect_domain(statement.domain).to_union_map())
         return schedule
 
 

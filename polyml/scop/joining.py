@@ -13,6 +13,7 @@ from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.boxes import box
+from polyml.sets.from_isl import integer
 
 __all__ = ["SHORT", "Joining", "as_one_dimension", "box_extents", "joined"]
 
@@ -29,7 +30,7 @@ def box_extents(scop: Scop, statement: Statement) -> dict[str, Affine] | None:
             high = domain.dim_max_val(position)
             if not domain.dim_min_val(position).is_zero() or not high.is_int():
                 return None
-            found[index] = affine(high.to_python() + 1)
+            found[index] = affine(integer(high) + 1)
         return found if domain.is_box() else None
     for access in statement.accesses:
         for subscript, extent in zip(access.subscripts, scop.arrays[access.array].shape, strict=True):

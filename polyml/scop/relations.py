@@ -10,8 +10,8 @@ import islpy as isl
 from polyml.expressions import Subscript
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Array, Scop, Statement
-from polyml.sets.affine import Affine
-from polyml.sets.spaces import parameters_text
+from polyml.sets.affine import Affine, affine
+from polyml.sets.linear_maps import map_to
 
 __all__ = ["Relations", "in_order", "rebuilt"]
 
@@ -74,7 +74,7 @@ def in_order(statements: Mapping[str, Statement], sizes: tuple[str, ...]) -> isl
     depth = max(len(s.indices) for s in statements.values())
     order = isl.UnionMap("{ }")
     for number, s in enumerate(statements.values()):
-        times = ", ".join([str(number), *s.indices, *["0"] * (depth - len(s.indices))])
-        link = isl.Map(f"{parameters_text(sizes)}{{ {s.name}[{', '.join(s.indices)}] -> [{times}] }}")
+        times = (affine(number), *map(affine, s.indices), *[affine(0)] * (depth - len(s.indices)))
+        link = map_to(s.name, s.indices, "", times, sizes)
         order = order.union(link.intersect_domain(s.domain).to_union_map())
     return order

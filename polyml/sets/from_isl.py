@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import islpy as isl
 
 from polyml.records import dataclass
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, weighted_sum
 
-__all__ = ["Constraint", "affine_of", "constraints_of"]
+__all__ = ["Constraint", "affine_of", "constraints_of", "integer"]
+
+_IN, _PARAM, _DIV = isl.dim_type.in_, isl.dim_type.param, isl.dim_type.div
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +22,45 @@ class Constraint:
     equality: bool
 
 
+def integer(value: isl.Val) -> int:
+    """An integer value as a number; not by way of its text, which takes ten times as long, unless it is longer than a word.
+
+    Raises:
+        ValueError: it is a fraction, infinite or no number.
+    """
+    if not value.is_int():
+        raise ValueError(f"{value.to_str()} is no integer")
+    found = value.get_num_si()  # 0 beyond 64 bits
+    return int(found if found or value.is_zero() else value.to_str())
+
+
 def affine_of(function: isl.Aff, names: Sequence[str]) -> Affine:
     """The quasi-affine function over the variables `names` (one per domain dimension; parameters keep their own names).
 
     A function with a denominator becomes a floor division by it: only integral values occur in integer sets.
     """
     denominator = function.get_denominator_val()
-    scaled = denominator.to_python()
+    scaled = integer(denominator)
 
     def number(value: isl.Val) -> int:
-        return int((value if scaled == 1 else value * denominator).to_python())
+        return integer(value if scaled == 1 else value * denominator)
 
-    total = affine(number(function.get_constant_val()))
+    parts = [(affine(1), number(function.get_constant_val()))]
     for position, name in enumerate(names):
-        factor = function.get_coefficient_val(isl.dim_type.in_, position)
-        total = total if factor.is_zero() else total + affine(name) * number(factor)
-    for position in range(function.dim(isl.dim_type.param)):
-        factor = function.get_coefficient_val(isl.dim_type.param, position)
+        factor = function.get_coefficient_val(_IN, position)
         if not factor.is_zero():
-            parameter = function.get_dim_name(isl.dim_type.param, position)
+            parts.append((affine(name), number(factor)))
+    for position in range(function.dim(_PARAM)):
+        factor = function.get_coefficient_val(_PARAM, position)
+        if not factor.is_zero():
+            parameter = function.get_dim_name(_PARAM, position)
             assert parameter is not None, "internal: a parameter without a name"
-            total = total + affine(parameter) * number(factor)
-    for position in range(function.dim(isl.dim_type.div)):
-        factor = function.get_coefficient_val(isl.dim_type.div, position)
+            parts.append((affine(parameter), number(factor)))
+    for position in range(function.dim(_DIV)):
+        factor = function.get_coefficient_val(_DIV, position)
         if not factor.is_zero():
-            total = total + affine_of(function.get_div(position), names) * number(factor)
-    return total // scaled
+            parts.append((affine_of(function.get_div(position), names), number(factor)))
+    return weighted_sum(parts) // scaled
 
 
 def constraints_of(piece: isl.BasicSet, names: Sequence[str]) -> tuple[Constraint, ...]:

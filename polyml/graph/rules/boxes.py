@@ -10,6 +10,7 @@ from polyml.expressions import reads_of
 from polyml.graph.ir import Equation, Graph, Tensor
 from polyml.sets.affine import Affine, affine
 from polyml.sets.boxes import box
+from polyml.sets.from_isl import integer
 from polyml.sets.spaces import parameters_text
 
 __all__ = [
@@ -34,7 +35,7 @@ def hull(equation: Equation) -> dict[str, int] | None:
         low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
         if not low.is_zero() or not high.is_int():
             return None
-        found[index] = high.to_python() + 1
+        found[index] = integer(high) + 1
     return found
 
 
@@ -57,7 +58,7 @@ def most_values(equation: Equation, indices: Collection[str]) -> int | None:
             low, high = equation.domain.dim_min_val(position), equation.domain.dim_max_val(position)
             if not low.is_int() or not high.is_int():
                 return None
-            found *= max(0, high.to_python() - low.to_python() + 1)
+            found *= max(0, integer(high) - integer(low) + 1)
     return found
 
 
@@ -145,7 +146,7 @@ def _numbers(equation: Equation) -> dict[str, int]:
     for position, index in enumerate(equation.indices):
         high = equation.domain.dim_max_val(position)
         if high.is_int():
-            found[index] = high.to_python() + 1
+            found[index] = integer(high) + 1
     return found
 
 
