@@ -175,7 +175,9 @@ def test_tiles_fetch_the_next_strip_of_few_terms_that_are_no_multiple_of_their_s
     text = 'def f(x: f64["A D B"], y: f64["C D"]):\n    z[c, b, a] = x[a, d, b] * y[c, d]\n    return z\n'
     lowered = polyml.einsum(text, target=target, threads=1).lower(np.ones((20, 31, 127)), np.ones((23, 31)))
     assert "x read where it lies, in strips" in lowered.explain()
-    assert "prefetch L2 x" in lowered.text("loops")  # where such requests fill L1, rows that are read from end to end are not asked for
+    assert "prefetch L2 x" in lowered.text(
+        "loops"
+    )  # where such requests fill L1, rows that are read from end to end are not asked for
 
 
 @pytest.mark.parametrize(("n", "lies"), [(24, True), (200, False)])
