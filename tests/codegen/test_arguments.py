@@ -52,7 +52,11 @@ def test_indices_of_lanes_have_32_bits() -> None:
 def test_indices_that_are_not_known_to_be_short_have_64() -> None:
     source = ROWS.format(kind="f32", op="argmin")
     text = polyml.einsum(source, dynamic=True).lower(np.ones((4, 200), np.float32)).text("loops")
-    assert not re.search(r"register i32x\d+ y_part", text)
+    short, otherwise, other = text.partition("} else {")
+    assert otherwise
+    assert "K <= 2147483647" in short
+    assert re.search(r"register i32x\d+ y_part", short)
+    assert "i32" not in other
 
 
 def test_the_nearest_of_many_points() -> None:
