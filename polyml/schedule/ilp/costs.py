@@ -74,10 +74,8 @@ def satisfaction(model: Model) -> Cost:
         for face, distance in model.face_distances(cone):
             column = model.add_columns(1, upper=1.0, integral=False)
             vertices = (face.generators[:, 0] > 0) & ~face.lines
-            block = np.zeros((int(vertices.sum()), model.columns), np.int64)
-            block[:, : model.statement_columns] = distance[vertices]
-            block[:, column] = -face.generators[vertices, 0]
-            model.add_rows(block)
+            block = np.concatenate([distance[vertices], -face.generators[vertices, :1]], axis=1)
+            model.add_rows(np.append(model.columns_of(cone), column), block)
             weights[column] = -1.0
     return Cost(weights, 1.0 + len(weights))
 
@@ -156,11 +154,10 @@ def _bounded(model: Model, cones: Sequence[Cone]) -> Cost:
     first = model.add_columns(model.sizes + 1, priority=100, integral=not model.continuous)
     for cone in cones:
         for face, distance in model.face_distances(cone):
-            bound = np.zeros((len(distance), model.columns), np.int64)
-            bound[:, : model.statement_columns] = -distance
-            bound[:, first : first + model.sizes] = face.generators[:, 1 : 1 + model.sizes]
-            bound[:, first + model.sizes] = face.generators[:, 0]
-            model.add_rows(bound, 0.0, np.where(face.lines, 0.0, np.inf))
+            sizes, constant = face.generators[:, 1 : 1 + model.sizes], face.generators[:, :1]
+            columns = np.append(model.columns_of(cone), range(first, first + model.sizes + 1))
+            bound = np.concatenate([-distance, sizes, constant], axis=1)
+            model.add_rows(columns, bound, 0.0, np.where(face.lines, 0.0, np.inf))
     weights: Weights = {first + k: 16.0 for k in range(model.sizes)}
     return Cost({**weights, first + model.sizes: 1.0}, 64.0)
 

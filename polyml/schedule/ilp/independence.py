@@ -2,62 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["RowSpace", "distinct_rows", "null_space", "rank"]
+from polyml.schedule.ilp.rows import Rows, distinct_rows
+
+__all__ = ["RowSpace", "null_space", "rank"]
 
 Vector = tuple[int, ...]
-Integers = NDArray[np.int64]
-
 PRIME = 2**31 - 1
-"""Products of two residues fit into 64 bits."""
 
 
 class RowSpace:
-    """The rows' span modulo a prime: fast, exact but for a vanishing chance that the span looks smaller than it is."""
+    """The rows' span modulo a prime: fast, exact but for a vanishing chance that the span looks smaller than it is.
 
-    def __init__(self, rows: Integers) -> None:
-        work = rows[distinct_rows(rows)] % PRIME
-        self.pivots: list[int] = []
-        for column in range(rows.shape[1]):
-            top = len(self.pivots)
-            candidates = np.nonzero(work[top:, column])[0]
-            if not len(candidates):
-                continue
-            work[[top, top + candidates[0]]] = work[[top + candidates[0], top]]
-            work[top] = work[top] * pow(int(work[top, column]), -1, PRIME) % PRIME
-            others = np.nonzero(work[:, column])[0]
-            others = others[others != top]
-            work[others] = (work[others] - work[others, column, None] * work[top]) % PRIME
-            self.pivots.append(column)
-            if len(self.pivots) == len(work):
-                break
-        self.rows = work[: len(self.pivots)]
-
-    def holds(self, vector: Integers) -> bool:
-        """Whether the vector is a combination of the rows."""
-        factors = vector[self.pivots] % PRIME
-        used = np.nonzero(factors)[0]
-        # Rows are zero at each other's pivots.
-        combined = (factors[used, None] * self.rows[used] % PRIME).sum(axis=0)
-        return not ((vector - combined) % PRIME).any()
-
-
-def distinct_rows(matrix: Integers) -> list[int]:
-    """The numbers of the rows that no earlier row equals.
-
-    By their bytes: np.unique compares column by column, which takes ten times as long, and imports numpy.ma (20 ms).
+    Distances are differences, so that most equations make two unknowns one: reduced rows stay short.
     """
-    text, width = np.ascontiguousarray(matrix).tobytes(), matrix.shape[1] * matrix.itemsize
-    numbers: dict[bytes, int] = {}
-    for number in range(len(matrix)):
-        numbers.setdefault(text[number * width : (number + 1) * width], number)
-    return list(numbers.values())
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows: dict[int, dict[int, int]] = {}  # by their pivots, which no other row has, without those
+        for number in distinct_rows(np.concatenate([rows.columns, rows.values], axis=1)):
+            entries = zip(rows.columns[number].tolist(), rows.values[number].tolist(), strict=True)
+            self._add(self._without({column: value for column, value in entries if value}))
+
+    @property
+    def rank(self) -> int:
+        """How many rows are linearly independent."""
+        return len(self._rows)
+
+    def holds(self, vector: Mapping[int, int]) -> bool:
+        """Whether the vector, by columns, is a combination of the rows."""
+        return not self._without(vector)
+
+    def _without(self, vector: Mapping[int, int]) -> dict[int, int]:
+        """What the rows leave of a vector."""
+        left: dict[int, int] = {}
+        for column, value in vector.items():
+            row = self._rows.get(column)
+            if row is None:
+                left[column] = left.get(column, 0) + value
+            else:
+                for other, factor in row.items():
+                    left[other] = left.get(other, 0) - value * factor
+        return {column: value % PRIME for column, value in left.items() if value % PRIME}
+
+    def _add(self, row: dict[int, int]) -> None:
+        if not row:
+            return
+        pivot, head = row.popitem()
+        inverse = pow(head, -1, PRIME)
+        row = {column: value * inverse % PRIME for column, value in row.items()}
+        for other in self._rows.values():
+            factor = other.pop(pivot, 0)
+            if not factor:
+                continue
+            for column, value in row.items():
+                other[column] = (other.get(column, 0) - factor * value) % PRIME
+                if not other[column]:
+                    del other[column]
+        self._rows[pivot] = row
 
 
 def null_space(rows: Sequence[Sequence[int]], dimension: int) -> list[Vector]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from polyml.records import dataclass
 from polyml.schedule.ilp.cones import Cone, Face
 from polyml.schedule.ilp.hyperplanes import Row
-from polyml.schedule.ilp.independence import RowSpace, distinct_rows, null_space
+from polyml.schedule.ilp.independence import RowSpace, null_space
+from polyml.schedule.ilp.rows import Rows, distinct_rows, rows_of_blocks
 from polyml.schedule.ilp.solve import Program
 
 __all__ = ["Model", "Shape"]
@@ -60,9 +61,8 @@ class Model:
     upper: list[float] = field(default_factory=list)
     priority: list[float] = field(default_factory=list)
     continuous: set[int] = field(default_factory=set)
-    blocks: list[tuple[Integers, Floats, Floats]] = field(default_factory=list)
+    blocks: list[tuple[Integers, Integers, Floats, Floats]] = field(default_factory=list)
     offsets: dict[str, int] = field(default_factory=dict)
-    statement_columns: int = 0
     _distances: dict[Cone, list[tuple[Face, Integers]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,6 @@ class Model:
                     self.add_columns(1, upper=self.bound if last is not None else 0, priority=10)
             self.add_columns(self.sizes, upper=self.bound)
             self.add_columns(1, upper=SHIFT_BOUND)
-        self.statement_columns = self.columns
 
     # -- columns and rows -------------------------------------------------------------------------------------------------------
 
@@ -89,10 +88,12 @@ class Model:
             self.continuous.update(range(first, self.columns))
         return first
 
-    def add_rows(self, block: Integers, lower: float | Floats = 0.0, upper: float | Floats = np.inf) -> None:
-        """Rows `lower <= block x <= upper`; the block may be narrower than the model will be."""
+    def add_rows(
+        self, columns: Integers, block: Integers, lower: float | Floats = 0.0, upper: float | Floats = np.inf
+    ) -> None:
+        """Rows `lower <= block x <= upper` of these columns, which ascend."""
         count = len(block)
-        self.blocks.append((block, np.full(count, lower, np.float64), np.full(count, upper, np.float64)))
+        self.blocks.append((columns, block, np.full(count, lower, np.float64), np.full(count, upper, np.float64)))
 
     def index_columns(self, name: str) -> slice:
         """The columns of the statement's index coefficients (as they are, not reversed)."""
@@ -110,20 +111,25 @@ class Model:
 
     # -- distances --------------------------------------------------------------------------------------------------------------
 
+    def columns_of(self, cone: Cone) -> Integers:
+        """The columns of the distances of a cone: those of its statements, without constants where these are one."""
+        if cone.source == cone.sink:
+            return np.arange(self.offsets[cone.sink], self.reversed_columns(cone.sink).stop)
+        first, second = sorted((cone.source, cone.sink), key=self.offsets.__getitem__)
+        ranges = [np.arange(self.offsets[name], self.shift_columns(name).stop) for name in (first, second)]
+        return np.concatenate(ranges)
+
     def distance(self, cone: Cone, face: Face | None = None) -> Integers:
-        """`row(sink) - row(source)` per generator of the face (without one, of the cone's affine hull), over the statements' columns."""
+        """`row(sink) - row(source)` per generator of the face (without one, of the cone's affine hull), over the cone's columns."""
         generators = cone.hull if face is None else face.generators
-        found = np.zeros((len(generators), self.statement_columns), np.int64)
         points = generators[:, 1 + self.sizes :]
         if cone.source == cone.sink:
-            found[:, self.index_columns(cone.sink)] = points
-            if self.signed:
-                found[:, self.reversed_columns(cone.sink)] = -points
-            return found
+            return np.concatenate([points, -points], axis=1) if self.signed else points
         split = self.shapes[cone.source].dimension
-        for name, part, sign in ((cone.source, points[:, :split], -1), (cone.sink, points[:, split:], 1)):
-            self._add_function(found, generators, name, part, sign)
-        return found
+        source = -self._function(generators, cone.source, points[:, :split])
+        sink = self._function(generators, cone.sink, points[:, split:])
+        ahead = self.offsets[cone.source] < self.offsets[cone.sink]
+        return np.concatenate([source, sink] if ahead else [sink, source], axis=1)
 
     def face_distances(self, cone: Cone) -> list[tuple[Face, Integers]]:
         """`distance` on every face of a cone, computed once."""
@@ -131,20 +137,17 @@ class Model:
             self._distances[cone] = [(face, self.distance(cone, face)) for face in cone.faces]
         return self._distances[cone]
 
-    def _add_function(self, found: Integers, generators: Integers, name: str, points: Integers, sign: int) -> None:
-        found[:, self.index_columns(name)] = sign * points
-        shift = self.shift_columns(name)
-        if self.sizes:
-            found[:, shift.start : shift.stop - 1] = sign * generators[:, 1 : 1 + self.sizes]
-        found[:, shift.stop - 1] = sign * generators[:, 0]
+    def _function(self, generators: Integers, name: str, points: Integers) -> Integers:
+        """A statement's row on each generator, over its columns."""
+        sizes = generators[:, 1 : 1 + self.sizes]
         if not self.signed:
-            return
-        start = self.reversed_columns(name).start
+            return np.concatenate([points, sizes, generators[:, :1]], axis=1)
+        backwards = np.zeros_like(points)
         for k, last in enumerate(self.shapes[name].last):
             if last is not None:
-                constant, sizes = last
-                top = constant * generators[:, 0] + generators[:, 1 : 1 + self.sizes] @ np.array(sizes, np.int64)
-                found[:, start + k] = sign * (top - points[:, k])
+                constant, factors = last
+                backwards[:, k] = constant * generators[:, 0] + sizes @ np.array(factors, np.int64) - points[:, k]
+        return np.concatenate([points, backwards, sizes, generators[:, :1]], axis=1)
 
     # -- constraints ------------------------------------------------------------------------------------------------------------
 
@@ -152,25 +155,21 @@ class Model:
         """No sink before its source."""
         for cone in cones:
             for face, distance in self.face_distances(cone):
-                self.add_rows(distance, 0.0, np.where(face.lines, 0.0, np.inf))
+                self.add_rows(self.columns_of(cone), distance, 0.0, np.where(face.lines, 0.0, np.inf))
 
     def require_zero(self, cones: Sequence[Cone]) -> None:
         """Zero distance: a parallel loop."""
         for cone in cones:
-            self.add_rows(self.distance(cone), 0.0, 0.0)
+            self.add_rows(self.columns_of(cone), self.distance(cone), 0.0, 0.0)
 
     def may_have_zero(self, cones: Sequence[Cone]) -> bool:
         """Whether linear algebra leaves every statement a new direction with zero distance on the cones; most often it does not, and nothing is to solve."""
-        empty = np.zeros((0, self.statement_columns), np.int64)
-        span = RowSpace(np.concatenate([empty, *(self.distance(cone) for cone in cones)]))
+        span = RowSpace(rows_of_blocks([(self.columns_of(cone), self.distance(cone)) for cone in cones]))
         for name in self.names:
             vectors = null_space(self.basis[name], self.shapes[name].dimension)
-            columns = self.index_columns(name)
-            functional = np.zeros(self.statement_columns, np.int64)
             for vector in vectors:
                 # Zero distance leaves it free exactly when it is no combination of the equations.
-                functional[columns] = vector
-                if not span.holds(functional):
+                if not span.holds(dict(enumerate(vector, self.offsets[name]))):
                     break
             else:
                 if vectors:
@@ -192,28 +191,21 @@ class Model:
             wanted = vectors.sum(axis=0) if vector is None else vectors[vector % len(vectors)]
             if name in backwards:
                 wanted = -wanted
-            block = np.zeros((1, self.columns), np.int64)
-            block[0, self.index_columns(name)] = wanted
-            if self.signed:
-                block[0, self.reversed_columns(name)] = -wanted
-            self.add_rows(block, 1.0)
+            columns = np.arange(self.offsets[name], self.reversed_columns(name).stop)
+            self.add_rows(columns, np.concatenate([wanted, -wanted] if self.signed else [wanted])[None], 1.0)
 
     # -- the whole --------------------------------------------------------------------------------------------------------------
 
     def program(self, cost: Floats) -> Program:
         """The program to solve: equal rows once, rows that hold anyway left out."""
-        matrix = np.zeros((sum(len(b) for b, _, _ in self.blocks), self.columns), np.int64)
-        top = 0
-        for block, _, _ in self.blocks:
-            matrix[top : top + len(block), : block.shape[1]] = block
-            top += len(block)
-        lower = np.concatenate([np.zeros(0), *(low for _, low, _ in self.blocks)])
-        upper = np.concatenate([np.zeros(0), *(high for _, _, high in self.blocks)])
-        matrix, lower, upper = _reduced(matrix, lower, upper)
+        rows = rows_of_blocks([(columns, block) for columns, block, _, _ in self.blocks])
+        lower = np.concatenate([np.zeros(0), *(low for _, _, low, _ in self.blocks)])
+        upper = np.concatenate([np.zeros(0), *(high for _, _, _, high in self.blocks)])
+        rows, lower, upper = _reduced(rows, lower, upper)
         integral = np.ones(self.columns, bool)
         integral[list(self.continuous)] = False
         return Program(
-            matrix=matrix.astype(np.float64),
+            rows=rows,
             lower=lower,
             upper=upper,
             column_lower=np.zeros(self.columns),
@@ -250,15 +242,15 @@ class Model:
         return found
 
 
-def _reduced(matrix: Integers, lower: Floats, upper: Floats) -> tuple[Integers, Floats, Floats]:
-    if not len(matrix):
-        return matrix, lower, upper
+def _reduced(rows: Rows, lower: Floats, upper: Floats) -> tuple[Rows, Floats, Floats]:
+    if not rows.values.size:
+        return rows, lower, upper
     zero = lower == 0
-    needed = ~(zero & (upper == np.inf) & (matrix >= 0).all(1)) & (matrix.any(1) | ~zero)
-    matrix, lower, upper = matrix[needed], lower[needed], upper[needed]
-    divisor = np.gcd.reduce(matrix, axis=1)
+    needed = ~(zero & (upper == np.inf) & (rows.values >= 0).all(1)) & (rows.values.any(1) | ~zero)
+    rows, lower, upper = rows.part(needed), lower[needed], upper[needed]
+    divisor = np.gcd.reduce(rows.values, axis=1)
     several = (divisor > 1) & (lower == 0)
-    matrix[several] //= divisor[several, None]
-    keys = np.column_stack([matrix, lower.astype(np.int64), np.isfinite(upper).astype(np.int64)])
-    first = distinct_rows(keys)
-    return matrix[first], lower[first], upper[first]
+    rows.values[several] //= divisor[several, None]
+    bounds = np.stack([lower.astype(np.int64), np.isfinite(upper)], axis=1)
+    first = distinct_rows(np.concatenate([rows.columns, rows.values, bounds], axis=1))
+    return rows.part(first), lower[first], upper[first]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from polyml.interrupts import signals_wait
 from polyml.records import dataclass
+from polyml.schedule.ilp.rows import Rows
 
 if TYPE_CHECKING:
     from highspy._core import _Highs
@@ -36,12 +37,12 @@ class SolverLimit(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Program:
-    """Minimize `cost . x` subject to `lower <= matrix x <= upper` and `column_lower <= x <= column_upper`.
+    """Minimize `cost . x` subject to `lower <= rows x <= upper` and `column_lower <= x <= column_upper`.
 
     integral: which columns must be integers. priority: where several are fractional, the one with the highest is branched on; at 100 and above upwards first.
     """
 
-    matrix: Floats
+    rows: Rows
     lower: Floats
     upper: Floats
     column_lower: Floats
@@ -76,9 +77,9 @@ class Solver:
         """
         start = time.perf_counter()
         self.programs += 1
-        self.rows, self.columns = max(self.rows, len(program.matrix)), max(self.columns, len(program.cost))
+        self.rows, self.columns = max(self.rows, len(program.rows.values)), max(self.columns, len(program.cost))
         try:
-            weight = max(1, int(np.count_nonzero(program.matrix)) // NODE)
+            weight = max(1, int(np.count_nonzero(program.rows.values)) // NODE)
             search = _Search(self, self._load(program), program, weight)
             search.visit()
         finally:
@@ -103,12 +104,12 @@ class Solver:
             self._highs = _core._Highs()
             for name, value in (("output_flag", False), ("threads", 1), ("parallel", "off"), ("presolve", "off")):
                 self._highs.setOptionValue(name, value)
-        rows, columns = program.matrix.shape
-        present = program.matrix != 0
+        rows, columns = len(program.lower), len(program.cost)
+        present = program.rows.values != 0
         starts = np.zeros(rows + 1, np.int32)
         np.cumsum(present.sum(1), out=starts[1:])
-        index = np.nonzero(present)[1].astype(np.int32)
-        values = program.matrix[present]
+        index = program.rows.columns[present].astype(np.int32)
+        values = program.rows.values[present].astype(np.float64)
         row_wise, minimize = 2, 1
         self._highs.passModel(
             columns, rows, len(values), row_wise, minimize, 0.0, program.cost, program.column_lower, program.column_upper,
@@ -186,7 +187,7 @@ class _Search:
         return str(self.highs.modelStatusToString(self.highs.getModelStatus()))
 
     def _holds(self, point: Floats) -> bool:
-        product = self.program.matrix @ point
+        product = self.program.rows.times(point)
         return bool(
             (product >= self.program.lower - TOLERANCE).all() and (product <= self.program.upper + TOLERANCE).all()
         )

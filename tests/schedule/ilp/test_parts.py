@@ -16,6 +16,7 @@ from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.hyperplanes import Row, distances, satisfied
 from polyml.schedule.ilp.independence import RowSpace, null_space, rank
 from polyml.schedule.ilp.problem import Problem
+from polyml.schedule.ilp.rows import rows_of_blocks
 from polyml.schedule.ilp.solve import Program, Solver, SolverLimit
 from polyml.schedule.ilp.topology import components
 from polyml.scop.dependences import analyse
@@ -110,9 +111,9 @@ def test_null_space_decides_independence(basis: list[tuple[int, ...]], row: tupl
 @given(st.lists(st.tuples(*[st.integers(-9, 9)] * 4), max_size=4), st.tuples(*[st.integers(-9, 9)] * 4))
 @few
 def test_row_space(rows: list[tuple[int, ...]], vector: tuple[int, ...]) -> None:
-    span = RowSpace(np.array(rows, np.int64).reshape(-1, 4))
-    assert len(span.pivots) == rank(rows, 4)
-    assert span.holds(np.array(vector, np.int64)) == (rank([*rows, vector], 4) == rank(rows, 4))
+    span = RowSpace(rows_of_blocks([(np.arange(4), np.array(rows, np.int64).reshape(-1, 4))]))
+    assert span.rank == rank(rows, 4)
+    assert span.holds(dict(enumerate(vector))) == (rank([*rows, vector], 4) == rank(rows, 4))
 
 
 # -- branch and bound ---------------------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def test_row_space(rows: list[tuple[int, ...]], vector: tuple[int, ...]) -> None
 def program(matrix: list[list[int]], lower: list[int], cost: list[int], top: int = 4) -> Program:
     columns = len(cost)
     return Program(
-        matrix=np.array(matrix, np.float64),
+        rows=rows_of_blocks([(np.arange(columns), np.array(matrix, np.int64))]),
         lower=np.array(lower, np.float64),
         upper=np.full(len(lower), np.inf),
         column_lower=np.zeros(columns),
@@ -204,7 +205,7 @@ def test_patience_ends_with_the_best_so_far() -> None:
     optimum, found = thorough.solve(knapsack), early.solve(knapsack)
     assert optimum is not None
     assert found is not None
-    assert (knapsack.matrix @ found >= knapsack.lower).all()
+    assert (knapsack.rows.times(found) >= knapsack.lower).all()
     assert knapsack.cost @ found >= knapsack.cost @ optimum
     assert early.solved < thorough.solved
     with pytest.raises(SolverLimit, match="no solution after 3 nodes"):
