@@ -173,15 +173,20 @@ def traffic_of(array: str, scop: Scop, dependences: Dependences) -> Traffic | No
     accesses = reads.union(writes)
     if accesses.is_empty():
         return None
-    meet = writes.apply_range(reads.reverse())
-    updates = writes.domain().intersect(scop.reductions.intersect_range(elements).domain())
-    inner = dependences.reduction.intersect_domain(updates)
-    flows = _restrict(dependences.flow, writes.domain(), reads.domain()).intersect(meet).union(inner)
-    return Traffic(accesses, flows, frozenset(set_names(accesses.domain())))
+    writers = set_names(writes.domain())
+    flow, reduction = (_from(writers, relation) for relation in (dependences.flow, dependences.reduction))
+    if any(scop.statements[name].argument is not None for name in writers):  # which write another array as well
+        flow = flow.intersect(writes.apply_range(reads.reverse()))
+    return Traffic(accesses, flow.union(reduction), frozenset(set_names(accesses.domain())))
 
 
-def _restrict(relation: isl.UnionMap, domain: isl.UnionSet, range_: isl.UnionSet) -> isl.UnionMap:
-    return relation.intersect_domain(domain).intersect_range(range_)
+def _from(statements: Collection[str], relation: isl.UnionMap) -> isl.UnionMap:
+    """What begins at one of the statements."""
+    found = isl.UnionMap.empty(relation.get_space())
+    for m in maps_of(relation):
+        if m.get_tuple_name(isl.dim_type.in_) in statements:
+            found = found.add_map(m)
+    return found
 
 
 def _array_space(array: str, scop: Scop) -> isl.Space:
@@ -275,13 +280,16 @@ def _offsets(firsts: list[isl.Aff], prefix: isl.UnionMap) -> dict[str, isl.Multi
     """The box's first element as a function of each statement's instances."""
     found: dict[str, isl.MultiAff] = {}
     for m in maps_of(prefix):
-        visit = m.as_pw_multi_aff().gist(m.domain())
-        if not visit.isa_multi_aff():
+        visit, instances = m.as_pw_multi_aff(), m.domain()
+        pieces: dict[isl.Set, isl.MultiAff] = {}
+        (visit if visit.n_piece() == 1 else visit.gist(instances)).foreach_piece(pieces.__setitem__)
+        if len(pieces) != 1:
             return None
+        (function,) = pieces.values()
         offset = isl.AffList.alloc(m.get_ctx(), len(firsts))
         for first in firsts:
-            offset = offset.add(first.pullback_multi_aff(visit.as_multi_aff()).gist(m.domain()))
-        space = m.domain().get_space().add_unnamed_tuple_ui(len(firsts))
+            offset = offset.add(first.pullback_multi_aff(function).gist(instances))
+        space = instances.get_space().add_unnamed_tuple_ui(len(firsts))
         found[m.get_tuple_name(isl.dim_type.in_)] = isl.MultiAff.from_aff_list(space, offset)
     return dict(sorted(found.items()))
 

@@ -7,6 +7,7 @@ along as they are. What must hold on a dependence then holds on a few more pairs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from math import prod
@@ -46,19 +47,24 @@ def generators_of(points: isl.BasicSet) -> Generators:
     Raises:
         BudgetExhausted: there are more than `MOST_GENERATORS`.
     """
-    # Statements of equal domains depend on each other alike, and scops that are made of one another have most dependences in common.
-    key = constraints_text(points)
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            del _KNOWN[next(iter(_KNOWN))]
-        _KNOWN[key] = _generators_of(points)
-    return _KNOWN[key]
+    return _once(points, _KNOWN, _generators_of)
 
 
 _MOST_KNOWN = 4096
 
 _KNOWN: dict[str, Generators] = {}
+_KNOWN_AROUND: dict[str, Generators] = {}
 """By the constraints; compiling is done under one lock."""
+
+
+def _once(points: isl.BasicSet, known: dict[str, Generators], find: Callable[[isl.BasicSet], Generators]) -> Generators:
+    """What was found before for these constraints: statements of equal domains depend on each other alike, and scops that are made of one another have most dependences in common."""
+    key = constraints_text(points)
+    if key not in known:
+        if len(known) >= _MOST_KNOWN:
+            del known[next(iter(known))]
+        known[key] = find(points)
+    return known[key]
 
 
 def _generators_of(points: isl.BasicSet) -> Generators:
@@ -79,6 +85,10 @@ def generators_around(points: isl.BasicSet) -> Generators:
     """
     if points.n_constraint() < _FEWEST_CONSTRAINTS:
         return generators_of(points)
+    return _once(points, _KNOWN_AROUND, _generators_around)
+
+
+def _generators_around(points: isl.BasicSet) -> Generators:
     columns, factors = _factors(points)
     found = [_generators_of_rows(rows.tobytes(), rows.shape) for rows in factors]
     parts = [part for part, _ in found]
@@ -86,7 +96,7 @@ def generators_around(points: isl.BasicSet) -> Generators:
     others = sum(len(part) for part in parts) - sum(len(part) for part in vertices)
     few = not all(map(len, vertices)) or prod(map(len, vertices)) + others <= MANY_GENERATORS
     if few and all(exact for _, exact in found):
-        return generators_of(points)
+        return _generators_of(points)
     width = 1 + points.dim(_PARAM) + points.dim(_SET)
     several = sum(len(part) > 1 for part in vertices)
     corner = _corner(vertices, columns, width)

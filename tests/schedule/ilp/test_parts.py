@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import islpy as isl
 import numpy as np
@@ -16,7 +17,7 @@ from polyml.schedule.ilp.costs import DEFAULT_COSTS
 from polyml.schedule.ilp.hyperplanes import Row, distances, satisfied
 from polyml.schedule.ilp.independence import RowSpace, null_space, rank
 from polyml.schedule.ilp.problem import Problem
-from polyml.schedule.ilp.rows import rows_of_blocks
+from polyml.schedule.ilp.rows import distinct_rows, rows_of_blocks
 from polyml.schedule.ilp.solve import Program, Solver, SolverLimit
 from polyml.schedule.ilp.topology import components
 from polyml.scop.dependences import analyse
@@ -114,6 +115,24 @@ def test_row_space(rows: list[tuple[int, ...]], vector: tuple[int, ...]) -> None
     span = RowSpace(rows_of_blocks([(np.arange(4), np.array(rows, np.int64).reshape(-1, 4))]))
     assert span.rank == rank(rows, 4)
     assert span.holds(dict(enumerate(vector))) == (rank([*rows, vector], 4) == rank(rows, 4))
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 6), min_size=1), st.integers(0, 3)), max_size=4), st.randoms())
+@few
+def test_rows_of_blocks(shapes: list[tuple[set[int], int]], random: Random) -> None:
+    """Each row has its entries at their columns, and equal rows of different blocks are equal."""
+    blocks, dense = [], []
+    for columns, count in shapes:
+        values = np.array([[random.randint(-1, 1) for _ in columns] for _ in range(count)], np.int64)
+        blocks.append((np.array(sorted(columns)), values.reshape(count, len(columns))))
+        for row in blocks[-1][1]:
+            dense.append(np.zeros(7, np.int64))
+            dense[-1][sorted(columns)] = row
+    rows = rows_of_blocks(blocks)
+    point = 3 ** np.arange(7)
+    assert rows.times(point).tolist() == [row @ point for row in dense]
+    numbers = distinct_rows(np.concatenate([rows.columns, rows.values], axis=1))
+    assert numbers == distinct_rows(np.array(dense, np.int64).reshape(-1, 7))
 
 
 # -- branch and bound ---------------------------------------------------------------------------------------------------------------
