@@ -84,6 +84,16 @@ def test_rows_of_unknown_length_are_fetched_too() -> None:
     assert {along for _, along in asked} == {"k"}
 
 
+def test_tiles_of_few_registers_find_one_row_of_unknown_length() -> None:
+    """The operand's, where they ask for no other."""
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, cores=1)
+    arguments = KERNELS["gemm"].data({"NI": 600, "NJ": 640, "NK": 700}, np.random.default_rng(0))
+    lowered = polyml.einsum(KERNELS["gemm"].text, target=target, threads=1, dynamic=True).lower(*arguments)
+    loops = re.findall(r"(?:prefetch L2 A\[[^,]*k[^,]*, k\];\s+)+C_sum", lowered.text("loops"))
+    assert loops
+    assert all(asked.count("prefetch") == 1 for asked in loops)
+
+
 @pytest.mark.parametrize(("level", "inside"), [("x86-64-v3", False), ("x86-64-v4", True)])
 def test_tiles_of_few_registers_find_no_rows_of_unknown_length_one_by_one(level: str, inside: bool) -> None:
     """They ask for the next tile ahead of their sums, once for each line: of rows of unknown length by their numbers."""
