@@ -56,7 +56,7 @@ def contractions() -> tuple[Case, ...]:
 
 
 def convolution(channels: int, height: int, filters: int, kernel: int, stride: int, padding: int) -> Case:
-    """One layer, its filters' sizes symbolic, too."""
+    """One layer: its channels, filters and image are symbolic, and short windows numbers."""
     layer = Convolution("", channels, height, height, filters, kernel, stride, padding, 1)
     image, weights, _ = layer.shapes()
     name = f"convolution {kernel}x{kernel} {channels}->{filters} at {height}, stride {stride}, padding {padding}"

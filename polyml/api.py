@@ -58,8 +58,8 @@ class Einsum(Dispatcher):
         self._lowered: tuple[str, Stages] | None = None
         general = _general(program, self.options)
         wanted, ints = wanted_of(program), symbolic_ints(program)
-        rows = self.options.dynamic is True and not (self.options.target is not None and self.options.target.is_cuda)
-        super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked, rows=rows)
+        short = self.options.dynamic is True and not (self.options.target is not None and self.options.target.is_cuda)
+        super().__init__(program.name, wanted, ints, self._compile_key, general, asked=asked, short=short)
         self.__name__ = program.name
 
     def __reduce__(self) -> tuple[Callable[..., Einsum], tuple[object, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import Program, SizeRef
+from polyml.einsum_frontend.windows import window_sizes
 from polyml.errors import NotAffineError, PolymlError, ShapeError
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
@@ -15,10 +16,11 @@ __all__ = ["AnyShapes", "any_shapes", "sizes_of_shapes"]
 
 @dataclass(frozen=True, slots=True)
 class AnyShapes:
-    """names: the sizes that stay symbolic. shapes: per parameter, per dimension its extent in them, or None where it is the argument's number."""
+    """names: the sizes that stay symbolic. shapes: per parameter, per dimension its extent in them, or None where it is the argument's number. windows: those names that are the length of a window."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[Affine | None, ...], ...]
+    windows: frozenset[str] = frozenset()
 
     def only(self, names: Collection[str]) -> AnyShapes | None:
         """The same where of the sizes these alone stay symbolic, with those that share a dimension with one of them; None: there are none."""
@@ -27,7 +29,9 @@ class AnyShapes:
         while more := frozenset[str]().union(*(used for used in shared if used & kept)) - kept:
             kept |= more
         shapes = (tuple(e if e is not None and e.variables() & kept else None for e in shape) for shape in self.shapes)
-        return AnyShapes(tuple(n for n in self.names if n in kept), tuple(shapes)) if kept else None
+        return (
+            AnyShapes(tuple(n for n in self.names if n in kept), tuple(shapes), self.windows & kept) if kept else None
+        )
 
 
 def sizes_of_shapes(program: Program) -> tuple[str, ...]:
@@ -67,4 +71,4 @@ def any_shapes(program: Program, dynamic: bool | tuple[str, ...]) -> AnyShapes |
                 raise NotAffineError(f"the shape of {parameter.name} must be affine in sizes", span=entry.span)
             shape.append(extent)
         shapes.append(tuple(shape))
-    return AnyShapes(names, tuple(shapes)) if names else None
+    return AnyShapes(names, tuple(shapes), window_sizes(program).intersection(names)) if names else None

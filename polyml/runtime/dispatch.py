@@ -19,7 +19,7 @@ from polyml.errors import PolymlError
 from polyml.forks import wait_at_forks
 from polyml.runtime.arguments import AnyInt, AnySize, Layout, Prepared, Wanted, bind, layout_of, prepare
 from polyml.runtime.foreign.arrays import through_numpy, viewed
-from polyml.runtime.keys import FEW_VALUES, KernelTable, Key, short_rows, sizes_of, varying
+from polyml.runtime.keys import FEW_VALUES, KernelTable, Key, short_sizes, sizes_of, varying
 
 if TYPE_CHECKING:
     from polyml.runtime.kernel import Kernel
@@ -57,7 +57,7 @@ class Dispatcher:
     A call goes to the entry point of the kernel that was found last; when that does not fit, to the next, through the `FRONT` most recent ones; then to Python, which
     looks among all, or compiles. A kernel for any sizes comes first where it is asked for, and serves new shapes
     where there are `SPECIAL` kernels already (of those sizes that had more than a few values); shapes that it is not for get kernels of their own.
-    Where rows are short, the lengths of the first `FEW_VALUES` kinds of them are numbers in kernels that come before that for all.
+    Where rows or windows are short, the lengths of the first `FEW_VALUES` kinds of them are numbers in kernels that come before that for all.
 
     Python looks `__call__` up on the type, so each dispatcher gets a type of its own whose `__call__` is the front kernel's function: no
     Python frame stands between the caller and the kernel.
@@ -65,7 +65,7 @@ class Dispatcher:
     Args:
         parameters: in call order. symbolic: the int parameters that are not specialized. compile: the kernel for a key.
         general: the shapes of a kernel for any sizes, where there can be one; asked: it is asked for, and the program is refused where it cannot be compiled.
-        rows: the lengths of short rows may be numbers in it nevertheless.
+        short: the lengths of short rows and windows may be numbers in it nevertheless.
     """
 
     def __new__(cls, *args: object, **keywords: object) -> Self:
@@ -81,7 +81,7 @@ class Dispatcher:
         general: AnyShapes | None = None,
         *,
         asked: bool = False,
-        rows: bool = False,
+        short: bool = False,
     ) -> None:
         self._program_name = name
         self._parameters = tuple(parameters)
@@ -89,9 +89,11 @@ class Dispatcher:
         self.__signature__ = shown_signature(self._names)
         self._symbolic = symbolic
         self._compile = compile
-        self._general, self._asked, self._rows = general, asked, rows
-        self._short: tuple[dict[str, int], ...] = ()  # the lengths of short rows that there are kernels for ..
-        self._any_rows = False  # .. and whether there is the one for all
+        self._general, self._asked, self._takes_short = general, asked, short
+        self._short: tuple[
+            dict[str, int], ...
+        ] = ()  # the lengths of short rows and windows that there are kernels for ..
+        self._any_length = False  # .. and whether there is the one for all
         self._table = KernelTable(self._names)
         self._front: tuple[Kernel, ...] = ()
         self._aim()
@@ -134,8 +136,8 @@ class Dispatcher:
             kernel = self._find_general(self._key(prepared, general), key)
             fitting = None if kernel is None else kernel.fitted(prepared)
             if kernel is not None and fitting is not None:
-                if self._rows and self._general is not None:
-                    self._remember_rows(self._general, general, key)
+                if self._takes_short and self._general is not None:
+                    self._remember_short(self._general, general, key)
                 return kernel, fitting
         return self._find(key), prepared
 
@@ -152,17 +154,17 @@ class Dispatcher:
         return self._general.only(varying(self._general, self._table.keys(), key))
 
     def _numbers(self, general: AnyShapes, key: Key) -> Collection[str]:
-        """The sizes that are numbers although any are asked for: of short rows that there is a kernel for, or may be one: of the first few kinds, until a call needs the kernel for all."""
+        """The sizes that are numbers although any are asked for: of short rows and windows that there is a kernel for, or may be one: of the first few kinds, until a call needs the kernel for all."""
         sizes = sizes_of(general, key).items()
         found = next((short for short in self._short if short.items() <= sizes), None)
-        if found is None and self._rows and not self._any_rows and len(self._short) < FEW_VALUES:
-            return short_rows(general, key)
+        if found is None and self._takes_short and not self._any_length and len(self._short) < FEW_VALUES:
+            return short_sizes(general, key)
         return found or ()
 
-    def _remember_rows(self, all_sizes: AnyShapes, general: AnyShapes, key: Key) -> None:
+    def _remember_short(self, all_sizes: AnyShapes, general: AnyShapes, key: Key) -> None:
         """That there is a kernel in which the sizes of `general` are symbolic."""
         if general.names == all_sizes.names:
-            self._any_rows = True
+            self._any_length = True
             return
         short = {name: n for name, n in sizes_of(all_sizes, key).items() if name not in general.names}
         with COMPILE_LOCK:
@@ -230,7 +232,7 @@ class Dispatcher:
         with COMPILE_LOCK:
             if kernel is not None:
                 self._front = (kernel, *(k for k in self._front if k is not kernel))[:FRONT]
-            if self._rows:  # the kernel for all serves short rows too, and is slower
+            if self._takes_short:  # the kernel for all serves short ones too, and is slower
                 self._front = tuple(sorted(self._front, key=lambda k: len(k.signature.sizes)))
             call: Callable[..., object] = self._dispatch
             for behind in reversed(self._front):

@@ -20,7 +20,7 @@ __all__ = [
     "KernelTable",
     "Key",
     "ints_of",
-    "short_rows",
+    "short_sizes",
     "sizes_of",
     "varying",
     "with_numbers",
@@ -35,8 +35,8 @@ MOST, REGIONS = 256, 4
 FEW_VALUES = 3
 """Values of a size up to which each of them is worth a kernel of its own: pixels have one, three or four channels, and heads 64 or 128 numbers. Loops of a known number of iterations are written out, and have no rest."""
 
-SHORT_ROW, LEAST_ROWS = 16, 64
-"""Elements of a row that are worth a kernel which knows their number, at most, and rows of an array, at least, that say so: fewer are a call of which nothing is known yet."""
+SHORT, LEAST_ROWS = 16, 64
+"""Elements of a row or a window that are worth a kernel which knows their number, at most, and rows of an array, at least, that say so: fewer are a call of which nothing is known yet."""
 
 
 def ints_of(names: Sequence[str], key: Key) -> dict[str, int]:
@@ -71,12 +71,18 @@ def sizes_of(general: AnyShapes, key: Key) -> dict[str, int]:
     return {name: next(iter(values)) for name, values in _values(general, [key]).items() if len(values) == 1}
 
 
-def short_rows(general: AnyShapes, key: Key) -> dict[str, int]:
-    """The sizes that short rows are made of, with their numbers: the last dimensions of the largest array, where it has many such rows, and of small arrays beside it, as far as it does not have many of them."""
-    layouts = [layout for layout in key if isinstance(layout, Layout)]
-    if not layouts or any(0 in layout.shape for layout in layouts):
+def short_sizes(general: AnyShapes, key: Key) -> dict[str, int]:
+    """The sizes that loops of few iterations are made of, with their numbers: short windows, of which a program has few kinds, and the lengths of short rows. None where a dimension is empty, which says nothing about others."""
+    if any(isinstance(layout, Layout) and 0 in layout.shape for layout in key):
         return {}
-    most = max(prod(layout.shape) for layout in layouts)
+    known = sizes_of(general, key)
+    rows = _short_rows(general, key)
+    return {n: size for n, size in known.items() if n in rows or (n in general.windows and size <= SHORT)}
+
+
+def _short_rows(general: AnyShapes, key: Key) -> set[str]:
+    """The sizes that short rows are made of: the last dimensions of the largest array, where it has many such rows, and of small arrays beside it, as far as it does not have many of them."""
+    most = max((prod(layout.shape) for layout in key if isinstance(layout, Layout)), default=0)
     many = False
     last, rows = set[str](), set[str]()
     for layout, shape in zip(key, general.shapes, strict=True):
@@ -88,14 +94,13 @@ def short_rows(general: AnyShapes, key: Key) -> dict[str, int]:
         if prod(layout.shape[:first]) >= LEAST_ROWS:
             rows.update(*names[:first])
             many |= first < len(shape) and prod(layout.shape) == most
-    known = sizes_of(general, key) if many else {}
-    return {name: number for name, number in known.items() if name in last - rows}
+    return last - rows if many else set()
 
 
 def _first_of_row(shape: Sequence[int]) -> int:
     """The first of the last dimensions that have few elements together."""
     elements, first = 1, len(shape)
-    while first and (elements := elements * shape[first - 1]) <= SHORT_ROW:
+    while first and (elements := elements * shape[first - 1]) <= SHORT:
         first -= 1
     return first
 

@@ -11,6 +11,8 @@ import pytest
 import polyml
 from polyml.codegen.loops import Allocate, Function, If
 from polyml.codegen.rewrite import walk_nodes
+from polyml.einsum_frontend.any_size import sizes_of_shapes
+from polyml.einsum_frontend.windows import window_sizes
 from polyml.graph.ir import Equation
 from polyml.target import Target
 
@@ -53,11 +55,17 @@ def text(program: str, stride: int, padding: int) -> str:
     return program.format(source=source, at=f"{stride}*" if stride > 1 else "")
 
 
+def for_every_size(program: str, **options: object) -> polyml.Einsum:
+    """Its windows are symbolic, too, since they are named."""
+    made: polyml.Einsum = polyml.einsum(program, dynamic=sizes_of_shapes(polyml.einsum(program).program), **options)
+    return made
+
+
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
 @pytest.mark.parametrize("program", [CONVOLUTION, ROWS])
 @pytest.mark.few(2)
 def test_right_for_every_size(program: str, stride: int, padding: int) -> None:
-    f = polyml.einsum(text(program, stride, padding), dynamic=True, verify=True)
+    f = for_every_size(text(program, stride, padding), verify=True)
     assert any(op.result.name.endswith("_last") for op in f.trace(*_arguments(program, 4, 9, 9, 20, 3, 3)).ops if isinstance(op, Equation))  # fmt: skip
     for empty in (False, True):
         for c, h, w, o, r, s in SIZES:
@@ -101,14 +109,14 @@ def test_other_forms(
 ) -> None:
     program = f'def f(x: f32["{declared[0]}"], w: f32["{declared[1]}"]):\n    {term}\n    return y\n'
     x, w = (numbers(*shape) for shape in shapes)
-    f = polyml.einsum(program, dynamic=True, threads=threads, verify=True)
+    f = for_every_size(program, threads=threads, verify=True)
     np.testing.assert_array_equal(f(x, w), as_written(program)(x, w))
     assert len(f.kernels) == 1
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
 def test_other_machines(target: str) -> None:
-    f = polyml.einsum(text(CONVOLUTION, 2, 1), dynamic=True, target=Target(target))
+    f = for_every_size(text(CONVOLUTION, 2, 1), target=Target(target))
     for c, h, w, o, r, s in SIZES[::7]:
         x, filters = numbers(c, h, w), numbers(o, c, r, s)
         if h + 2 >= r and w + 2 >= s:
@@ -146,3 +154,42 @@ def test_windows_that_run_backwards() -> None:
         padded = np.pad(x, ((0, 0), (3, 3)))
         np.testing.assert_array_equal(f(x), sum(padded[:, 6 - s : 6 - s + p] * (s + 1) for s in range(7)))
     assert len(f.kernels) == 1
+
+
+def test_short_windows_are_numbers_for_the_first_few_kinds() -> None:
+    """Any image, any channels; then the kernel for all is the last one."""
+    f = polyml.einsum(text(CONVOLUTION, 1, 0), dynamic=True, verify=True)
+    for c, h, w, o, r, s in (
+        (4, 9, 12, 20, 1, 1),
+        (17, 1, 1, 1, 1, 1),
+        (3, 20, 9, 5, 3, 2),
+        (1, 3, 2, 1, 3, 2),
+        (2, 30, 9, 5, 17, 2),
+        (2, 9, 9, 5, 17, 3),
+    ):
+        if h >= r:
+            x, filters = numbers(c, h, w), numbers(o, c, r, s)
+            np.testing.assert_array_equal(f(x, filters), expected(x, filters, 1, 0))
+    for r in (1, 2, 5):
+        x, filters = numbers(2, 9, 9), numbers(3, 2, r, 6)
+        np.testing.assert_array_equal(f(x, filters), expected(x, filters, 1, 0))
+    kinds = [str(kernel.signature).split("w: f32")[1].split(")")[0] for kernel in f.kernels]
+    assert kinds == ["[O, C, 1, 1]", "[O, C, 3, 2]", "[O, C, R, 2]", "[O, C, R, S]"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "body", "windows"),
+    [
+        ('x: f32["H W"], w: f32["R S"]', "y[p, q] = max[r, s](pad(x, ((1, 1), (0, 0)))[p + r, 2*q + s] - w[r, s])", "RS"),
+        ('x: f32["N"], w: f32["K"]', "if N > 9:\n        y[i] = x[i + K - 1 - k] * w[k]", "K"),
+        ('x: f32["N K"], w: f32["K M"]', "y[n, m] = x[n, k] * w[k, m]", ""),
+        ('x: f32["N"], w: f32["K"]', "y[i, k] = x[i + k] * w[k]", ""),
+        ('x: f32["P N"], w: f32["N K"]', "b[n] = x[0, n]\n    y = inner(b, w)", "K"),
+    ],
+)  # fmt: skip
+def test_which_sizes_are_windows(declared: str, body: str, windows: str) -> None:
+    """A result's index is where the window lies, and another one goes through it; in programs that are called, too."""
+    inner = polyml.einsum('def inner(x: f32["N"], w: f32["C K"]):\n    y[i, c] = x[i + k] * w[c, k]\n    return y\n')
+    assert inner.program.name == "inner"
+    f = polyml.einsum(f"def f({declared}):\n    {body}\n    return y\n")
+    assert window_sizes(f.program) == frozenset(windows)
