@@ -193,3 +193,16 @@ def test_which_sizes_are_windows(declared: str, body: str, windows: str) -> None
     assert inner.program.name == "inner"
     f = polyml.einsum(f"def f({declared}):\n    {body}\n    return y\n")
     assert window_sizes(f.program) == frozenset(windows)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_of_one_element_are_products_with_panels(stride: int) -> None:
+    """A subscript that is a number is no slice where there is one element."""
+    f = polyml.einsum(text(CONVOLUTION, stride, 0), dynamic=True, target=Target("x86-64-v3"))
+    explained = str(f.lower(numbers(40, 20, 30), numbers(50, 40, 1, 1)).explain())
+    assert "register tile" in explained
+    assert "blocks of" in explained
+    for c, h, w, o in ((40, 20, 30, 50), (1, 1, 1, 1), (33, 7, 13, 17), (70, 41, 40, 100)):
+        x, filters = numbers(c, h, w), numbers(o, c, 1, 1)
+        np.testing.assert_array_equal(f(x, filters), expected(x, filters, stride, 0))
+    assert len(f.kernels) == 1

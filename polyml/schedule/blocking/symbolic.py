@@ -109,8 +109,8 @@ def _symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> d
         return None
     accesses = [*(read.subscripts for read in reads), statement.target.subscripts]
     plain = [is_plain(subscripts) for subscripts in accesses]
-    slices = any(is_number(s) for subscripts in accesses for s in subscripts)
-    if slices and (scop.sizes or any(map(is_number, accesses[-1]))):
+    numbers = any(is_number(s) for subscripts in accesses for s in subscripts)
+    if numbers and ((scop.sizes and not _whole(scop, reads)) or any(map(is_number, accesses[-1]))):
         return None
     # Windows of a broadcast operand are read where they lie.
     if not plain[-1] or not all(isinstance(s, Affine) for subscripts in accesses for s in subscripts):
@@ -128,6 +128,12 @@ def _symbolic_ends(scop: Scop, statement: Statement, model: StatementModel) -> d
         for k in range(len(statement.indices))
     )
     return {} if bounded and (all(plain) or statement.domain.is_box()) else None
+
+
+def _whole(scop: Scop, reads: Sequence[Read]) -> bool:
+    """Whether no read is a slice: subscripts that are numbers stand where there is one element."""
+    places = ((s, extent) for r in reads for s, extent in zip(r.subscripts, scop.arrays[r.tensor].shape, strict=True))
+    return all(extent == affine(1) for subscript, extent in places if is_number(subscript))
 
 
 def _vector_reads(statement: Statement, reads: Sequence[Read], plain: Sequence[bool]) -> bool:
