@@ -2,51 +2,69 @@
 
 A division of vectors takes as long as a dozen multiplications. Where a factor that is the same for all elements is divided instead, loops divide once, ahead, and an element takes as many roundings as before.
 A quotient without such a factor, `u[i] / dx`, stays, since a product with the reciprocal rounds once more; so do products with whole constants and powers of two, which are often exact, and whatever is rounded to a whole
-number or compared.
+number or compared, and the same quotient elsewhere: `x - floor(x)` is not below zero, and something is as large as the maximum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import frexp
 
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, ops_in, walk
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, ops_in, substitute, walk
 from polyml.graph.edit import map_equations
 from polyml.graph.ir import Equation, Graph
-from polyml.sets.affine import Affine
+from polyml.graph.traverse import all_ops
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["divide_factors"]
 
 _STEPS = frozenset({"floor", "ceil", "round", "mod", "floordiv"})
-"""Where the last bit of an operand may change the result by far more."""
 
 
 def divide_factors(graph: Graph) -> Graph:
     """The graph with such quotients as products."""
-    ops = map_equations(graph.ops, _changed)
+    equations = [op for op in all_ops(graph.ops) if isinstance(op, Equation) and "div" in ops_in(op.body)]
+    kept = frozenset(quotient for equation in equations for quotient in _kept(equation))
+    ops = map_equations(graph.ops, lambda equation: _changed(equation, kept))
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _changed(equation: Equation) -> Equation:
+def _changed(equation: Equation, kept: Set[Expr]) -> Equation:
     if not equation.indices or not equation.result.dtype.is_float:
         return equation
-    body = _Quotients(frozenset(equation.indices)).changed(equation.body)
+    body = _Quotients(frozenset(equation.indices), kept).changed(equation.body)
     return equation if body is equation.body else replace(equation, body=body)
 
 
-class _Quotients:
-    """Those in an equation with these indices."""
+def _kept(equation: Equation) -> Iterator[Expr]:
+    """The quotients whose last bit may tell, with numbers for indices."""
+    quotients = _Quotients(frozenset(equation.indices))
+    targets = [s for s in equation.target if not isinstance(s, Affine)]
+    told = [] if equation.result.dtype.is_float else [equation.body]
+    for node in (node for expr in (equation.body, *targets) for node in walk(expr)):
+        if isinstance(node, Apply) and _is_step(node):
+            told += node.args
+    for expr in told:
+        for node in walk(expr):
+            if isinstance(node, Apply) and node.op == "div":
+                yield quotients.numbered(node)
 
-    def __init__(self, indices: Set[str]) -> None:
+
+class _Quotients:
+    """Those in an equation with these indices. kept: those that stay, by `numbered`."""
+
+    def __init__(self, indices: Set[str], kept: Set[Expr] = frozenset()) -> None:
         self.indices = indices
+        self.kept = kept
 
     def changed(self, expr: Expr) -> Expr:
         """The expression with its quotients as products where they may be."""
         if not isinstance(expr, Apply) or "div" not in ops_in(expr) or self.is_fixed(expr):
             return expr
-        steps = expr.op in _STEPS or (any(a.dtype.is_float for a in expr.args) and not expr.dtype.is_float)
-        kept = len(expr.args) if steps else 1 if expr.op == "select" else 0
+        if expr.op == "div" and self.kept and self.numbered(expr) in self.kept:
+            return expr
+        kept = len(expr.args) if _is_step(expr) else 1 if expr.op == "select" else 0
         made = expr.with_args([*expr.args[:kept], *map(self.changed, expr.args[kept:])])
         if made.op != "div" or not made.dtype.is_float or not self.is_fixed(made.args[1]):
             return made
@@ -76,6 +94,16 @@ class _Quotients:
     def is_fixed(self, expr: Expr) -> bool:
         """Whether the value is one for all elements."""
         return all(self.indices.isdisjoint(_names(node)) for node in walk(expr))
+
+    def numbered(self, expr: Expr) -> Expr:
+        """The expression with numbers for its indices, the same in all equations."""
+        names = (name for node in walk(expr) for name in sorted(self.indices & _names(node)))
+        return substitute(expr, {name: affine(f"#{k}") for k, name in enumerate(dict.fromkeys(names))})
+
+
+def _is_step(expr: Apply) -> bool:
+    """Whether the last bit of an operand may change the result by far more."""
+    return expr.op in _STEPS or (not expr.dtype.is_float and any(a.dtype.is_float for a in expr.args))
 
 
 def _names(node: Expr) -> Set[str]:

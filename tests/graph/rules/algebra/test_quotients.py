@@ -66,3 +66,21 @@ def test_what_depends_on_an_index_of_a_sum_is_no_factor_for_all() -> None:
             return y
     """).lower(np.ones((3, 4)), np.ones(4), 2.0)
     assert "u[i, k] * a[k] / b" in text.text("graph")
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "u[i] * a / b - floor(u[i] * a / b)",
+        "where(u[i] * a / b >= c[0], sqrt(u[i] * a / b - c[0]), 0)",
+        "where(max[n](u[n] * a / b) == u[i] * a / b, 1, 0)",
+    ],
+)
+def test_the_same_quotient_is_the_same_number_everywhere(right: str) -> None:
+    text = pm.einsum(f"""
+        def f(u: f64["N"], a: f64, b: f64, c: f64["4"]):
+            y[i] = {right}
+            return y
+    """).lower(np.ones(9), 1.0, 2.0, np.ones(4))
+    assert "a / b" in text.text("graph")
+    assert "(a / b)" not in text.text("graph")
