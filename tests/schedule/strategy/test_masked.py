@@ -45,3 +45,22 @@ def test_a_loop_is_skipped(text: str, columns: int, options: dict[str, bool], sk
     assert skipped == any(
         isinstance(n, If) and "e[a, b]" in str(n.condition) for r in regions for n in nodes_of(r.loops)
     )
+
+
+LATER = """
+def f(e: bool["N"], s: f64["T"], h: i64["9"], x: f64["N"]):
+    for n in range(N):
+        x[n] = x[n] + h[0]
+        if t < n - 5:
+            h[i64(round(7 * s[t] + n)) % 9] += where(e[n - 6], 1, 0)
+"""
+
+
+def test_no_mask_is_read_ahead_of_a_loop_without_iterations() -> None:
+    """There is no e[n - 6] where n is below 6."""
+    given = [np.ones(60, np.bool_), np.ones(50), np.zeros(9, np.int64), np.ones(60)]
+    (region,) = polyml.einsum(LATER).lower(*given).stages.regions
+    conditions = [n for n in nodes_of(region.loops) if isinstance(n, If) and "e[n - 6]" in str(n.condition)]
+    around = [n for n in nodes_of(region.loops) if isinstance(n, If) and n.then[0] in conditions]
+    assert len(conditions) == 1
+    assert [str(n.condition) for n in around] == ["(0 < min(50, n - 5))"]

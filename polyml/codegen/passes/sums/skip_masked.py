@@ -10,7 +10,8 @@ from dataclasses import replace
 from polyml.codegen.loops import Assign, For, Function, If, Node
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import nodes_of, variables_of, walk_nodes, with_body
-from polyml.expressions import Expr, reads_of
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Expr, IndexValue, reads_of
 from polyml.masked_terms import LEAST_SKIPPED, LEAST_SKIPPED_IN_LANES, mask_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
@@ -43,9 +44,12 @@ class _Skipping:
         if not isinstance(node, For):
             return with_body(node, lambda body: self.body(body, ranges))
         condition = self.condition(node) if node.kind in ("sequential", "vector") else None
-        if condition is not None and _is_long(node, ranges):
-            return If(condition=condition, then=(with_body(node, self.chosen),))
         inner = ranges.enter(node)
+        if condition is not None and _is_long(node, ranges) and _updates(node, inner):
+            made = If(condition=condition, then=(with_body(node, self.chosen),))
+            # Ahead of a loop without iterations nobody may read the mask: its place may be none.
+            runs = Apply("lt", (IndexValue(node.lower, i64), IndexValue(node.upper, i64)), boolean)
+            return made if ranges.is_positive(node.upper - node.lower) else If(condition=runs, then=(made,))
         return with_body(node, lambda body: self.body(body, inner))
 
     def condition(self, loop: For) -> Expr | None:
@@ -82,6 +86,14 @@ class _Skipping:
 
 def _is_computed(update: Assign) -> bool:
     return not all(isinstance(subscript, Affine) for subscript in update.target.subscripts)
+
+
+def _updates(loop: For, inside: Ranges) -> bool:
+    """Whether each of its iterations is certain to update something."""
+    loops = [node for node in loop.body if isinstance(node, For) and inside.is_positive(node.upper - node.lower)]
+    return any(isinstance(node, Assign) for node in loop.body) or any(
+        _updates(node, inside.enter(node)) for node in loops
+    )
 
 
 def _is_long(loop: For, ranges: Ranges) -> bool:
