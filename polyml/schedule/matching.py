@@ -77,6 +77,11 @@ class Matcher:
             if (assignment[pair[0]], assignment[pair[1]]) not in self._equal_indices(pair):
                 yield dependence
 
+    def commutes(self, dependence: isl.UnionMap) -> bool:
+        """Whether the dependence of a pair is one statement's on itself, or goes between updates that may change places."""
+        own = all(m.get_tuple_name(_In) == m.get_tuple_name(_Out) for m in maps_of(dependence))
+        return own or bool(dependence.is_subset(self._dependences.reduction))
+
     def _equal_indices(self, pair: Pair) -> Positions:
         if pair not in self._equal:
             self._equal[pair] = _equal_pairs(self._maps[pair])

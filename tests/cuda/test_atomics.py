@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import islpy as isl
 import numpy as np
 import pytest
 
@@ -12,6 +13,9 @@ from polyml.compiler.driver import lower_program
 from polyml.compiler.gpu import cuda_regions, cuda_text
 from polyml.errors import IllegalScheduleError
 from polyml.schedule.legality import check
+from polyml.schedule.strategy.cuda.atomics import parted
+from polyml.schedule.strategy.cuda.model import CudaModel
+from polyml.schedule.tree import statements_below
 from polyml.target import Target
 from tests.cuda.batch import compile_batch, needs_gxx, results_of
 
@@ -80,3 +84,35 @@ def test_plain_updates_in_their_places_are_refused(text: str, given: list[np.nda
 ])  # fmt: skip
 def test_what_gains_nothing_stays(text: str, given: list[np.ndarray]) -> None:
     assert "pm_atomic" not in cuda_text(cuda_regions(stages_of(text, given, atomics=True)))
+
+
+CROSSED = """
+def f(i: i64["N"], g: f32["T K"], h: f32["K"]):
+    for t in range(T):
+        g[t, i[n]] += h[i[n]]
+        h[i[n]] += g[t, i[n]]
+"""
+BESIDE = """
+def f(i: i64["N"], g: f32["T K"], h: f32["K"]):
+    h[i[n]] += 1
+    h[i[n] + 1] += 2
+"""
+
+
+@pytest.mark.parametrize(("text", "apart"), [(CROSSED, False), (BESIDE, True)])
+def test_loops_of_several_updates_are_parted_where_these_commute(
+    text: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where a step of one reads what the step before of the other wrote."""
+    found: dict[tuple[str, ...], bool] = {}
+
+    def spy(node: isl.ScheduleNode, model: CudaModel) -> isl.ScheduleNode | None:
+        made = parted(node, model)
+        found[statements_below(node)] = made is not None
+        return made
+
+    monkeypatch.setattr("polyml.schedule.strategy.cuda.strategy.parted", spy)
+    given = [RNG.integers(0, 5, 300), np.zeros((4, 9), np.float32), np.ones(9, np.float32)]
+    polyml.einsum(text, target="cuda", atomics=True).lower(*given).text("schedule")
+    (both,) = (names for names in found if sum(name.startswith(("S_g", "S_h")) for name in names) == 2)
+    assert found[both] is apart

@@ -12,7 +12,7 @@ from polyml.schedule.gpu.any_parts import in_columns
 from polyml.schedule.gpu.partial_sums import cut_of
 from polyml.schedule.strategy.cuda.model import CudaModel
 from polyml.schedule.transforms import distribute_band, merge_with_child
-from polyml.schedule.tree import Kind, is_coincident, kind_of, members, set_names, statements_below
+from polyml.schedule.tree import Kind, is_coincident, kind_of, members, statements_below
 from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 
@@ -70,17 +70,13 @@ def parted(node: isl.ScheduleNode, model: CudaModel) -> isl.ScheduleNode | None:
 
 
 def _carries_only_updates(node: isl.ScheduleNode, model: CudaModel) -> bool:
-    """Whether all that may cross iterations of a band goes between updates of computed elements."""
+    """Whether all that may cross iterations of a band from one statement to another goes between updates that commute."""
     statements = model.scop.statements
     for member in members(node, model.scop):
         own = {name: member.index(name) for name in member.rows}
         positions = {name: statements[name].indices.index(index) for name, index in own.items() if index is not None}
-        if len(positions) < len(own):
+        if len(positions) < len(own) or not all(map(model.matcher.commutes, model.matcher.moving(positions))):
             return False
-        for moving in model.matcher.moving(positions):
-            for name in (*set_names(moving.domain()), *set_names(moving.range())):
-                if statements[name].kind != "update" or not _is_computed(statements[name]):
-                    return False
     return True
 
 
