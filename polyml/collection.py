@@ -7,6 +7,7 @@ A compilation makes some hundred thousand objects, nearly all of which go with t
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,11 +30,23 @@ def collector_rests() -> Iterator[None]:
         _inside += 1
         if _inside == 1:
             _before = gc.isenabled()
-            gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         with _lock:
-            _inside -= 1
+            _inside = max(0, _inside - 1)
             if _inside == 0 and _before:
                 gc.enable()
+
+
+def _in_child() -> None:
+    """A fork's child has none of the other threads that asked."""
+    global _inside
+    if _inside and _before:
+        gc.enable()
+    _inside = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

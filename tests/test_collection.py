@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -22,6 +24,33 @@ def test_the_collector_is_what_it_was(on: bool) -> None:
             assert not gc.isenabled()
         assert gc.isenabled() == on
     finally:
+        (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Python 3.12: forks beside threads
+def test_a_child_has_a_collector_though_another_thread_compiled() -> None:
+    asked, done = threading.Event(), threading.Event()
+
+    def compile_meanwhile() -> None:
+        with collector_rests():
+            asked.set()
+            done.wait()
+
+    thread = threading.Thread(target=compile_meanwhile)
+    before = gc.isenabled()
+    gc.enable()
+    try:
+        thread.start()
+        asked.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.isenabled() else 1)
+        assert not gc.isenabled()
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        thread.join()
         (gc.enable if before else gc.disable)()
 
 
