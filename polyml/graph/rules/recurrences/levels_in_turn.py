@@ -24,7 +24,8 @@ from polyml.graph.edit import new_tensor, protected_names, rename_uses, with_nam
 from polyml.graph.elements import all_elements, elements_at
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.recurrences.histories import history_of
-from polyml.graph.rules.recurrences.two_places import LEAST_STEPS, MOST_EQUATIONS, at_step, moves_on, number_of_steps
+from polyml.graph.rules.recurrences.two_places import LEAST_STEPS, MOST_EQUATIONS, at_step, number_of_steps
+from polyml.graph.rules.recurrences.updates import is_copy, moves_on
 from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.traverse import equation_reads, tensors_of, users_of
 from polyml.new_names import fresh_name
@@ -111,15 +112,10 @@ class _Step:
 
     def source(self, name: str) -> str:
         """What a tensor is a whole copy of, or itself."""
-        while (equation := self.equations.get(name)) is not None and self.is_copy(equation):
+        while (equation := self.equations.get(name)) is not None and is_copy(equation):
             assert isinstance(equation.body, Read), "internal: a copy that computes"
             name = equation.body.tensor
         return name
-
-    def is_copy(self, equation: Equation) -> bool:
-        """Whether it copies a tensor whole, in place."""
-        plain = equation.reduce is None and equation.base is None and equation.is_plain and equation.only_if is None
-        return plain and isinstance(equation.body, Read) and equation.body.subscripts == equation.target
 
     def level(self, newest: Carried, before: Carried | None) -> _Level | None:
         """How the newest level is made; None where that is not in updates of one that is filled, or of what there was."""
@@ -146,7 +142,7 @@ class _Step:
         """Whether a level before is read only where the next one is written, and nothing is read of one that is not finished."""
         updates = {update.result.name for level in levels for update in level.updates}
         finished = {level.updates[-1].result.name for level in levels}
-        others = [e for e in self.equations.values() if e.result.name not in updates and not self.is_copy(e)]
+        others = [e for e in self.equations.values() if e.result.name not in updates and not is_copy(e)]
         others = [e for e in others if not (isinstance(e.body, Const) and _is_whole(e))]
         if len(others) + len(updates) > MOST_EQUATIONS:
             return False
@@ -157,7 +153,7 @@ class _Step:
                 if name in updates - finished or isinstance(getattr(self.equations.get(name), "body", None), Const):
                     return False
                 owner = owners.get(name)
-                if owner is None or self.is_copy(equation):
+                if owner is None or is_copy(equation):
                     continue
                 if len(owner.updates) > 1 or equation is not owner.updates[0] or read.subscripts != equation.target:
                     return False
@@ -317,7 +313,7 @@ class _Turning:
         ops: list[Op] = []
         for op in self.loop.body:
             assert isinstance(op, Equation), "internal: such a step is of equations"
-            if step.is_copy(op):
+            if is_copy(op):
                 source = step.source(op.result.name)
                 names[op.result.name] = names.get(source, self.tensors[source])
                 continue

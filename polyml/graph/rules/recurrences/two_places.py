@@ -3,7 +3,9 @@
 `for t in range(T): b[i] = (b[i - 1] + b[i] + b[i + 1]) / 3` in one array copies b in every step, since each value is still read when it is overwritten. With a second tensor c,
 which has the elements that no step writes from the start, steps go from b to c and from c to b: no copy is left, and each step moves half as many bytes.
 
-The loop runs two steps at once; where their number is odd, one more follows in place.
+Steps that end, or begin, with a copy of the whole tensor, `v[i] = ..u..; u[i] = v[i]`, take turns as well (rules/recurrences/updates.py says when v is no more than u's next value), with borders that are set beside.
+
+The loop runs two steps at once; where their number is odd, the last of them is left out, and what the one before made in c is copied back.
 """
 
 from __future__ import annotations
@@ -14,15 +16,19 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, substitute
-from polyml.graph.edit import map_expressions, new_tensor, rename_uses, with_name
+from polyml.graph.builder.parts import fill
+from polyml.graph.edit import map_expressions, new_tensor, protected_names, rename_uses, with_name
+from polyml.graph.elements import elements_read
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
-from polyml.graph.traverse import equation_reads, tensors_of
+from polyml.graph.rules.recurrences.updates import is_finished, updates_of, without_copies, written
+from polyml.graph.rules.reuse.dead import remove_dead
+from polyml.graph.traverse import all_ops, equation_reads, tensors_of, users_of
 from polyml.new_names import fresh_name
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum
 
-__all__ = ["LEAST_STEPS", "MOST_EQUATIONS", "alternate_places", "at_step", "moves_on", "number_of_steps"]
+__all__ = ["LEAST_STEPS", "MOST_EQUATIONS", "alternate_places", "at_step", "number_of_steps"]
 
 LEAST_STEPS = 8
 """Of a loop whose number of steps is known: the second place takes a copy to begin with, and time tiles take several pairs of steps."""
@@ -30,63 +36,114 @@ LEAST_STEPS = 8
 MOST_EQUATIONS = 4
 """Of a step: it is there twice afterwards."""
 
+MOST_BORDERS = 8
+"""Equations of fewer indices, beside them."""
+
 
 def alternate_places(graph: Graph) -> Graph:
     """The graph with such loops two steps at a time."""
-    tensors = tensors_of(graph)
-    ops = _changed(graph.ops, tensors, graph.sizes)
-    return graph if ops is graph.ops else replace(graph, ops=ops)
+    if not any(isinstance(op, Loop) for op in graph.ops):
+        return graph
+    ahead = {op.result.name: op for op in all_ops(graph.ops) if isinstance(op, Equation)}
+    seen = protected_names(graph) | set(users_of(graph.ops))
+    ops = _changed(graph.ops, _Around(tensors_of(graph), ahead, seen, graph.sizes))
+    return graph if ops is graph.ops else remove_dead(replace(graph, ops=ops))
 
 
-def _changed(ops: tuple[Op, ...], tensors: dict[str, Tensor], parameters: tuple[str, ...]) -> tuple[Op, ...]:
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is around a loop. tensors: all of the graph by name, new ones included. ahead: equations by their results. seen: the tensors that somebody reads. parameters: of the sets around it."""
+
+    tensors: dict[str, Tensor]
+    ahead: Mapping[str, Equation]
+    seen: set[str]
+    parameters: tuple[str, ...]
+
+
+def _changed(ops: tuple[Op, ...], around: _Around) -> tuple[Op, ...]:
     made: list[Op] = []
     for op in ops:
         if not isinstance(op, Loop):
             made.append(op)
             continue
-        body = _changed(op.body, tensors, (*parameters, op.variable))
+        body = _changed(op.body, replace(around, parameters=(*around.parameters, op.variable)))
         loop = op if body is op.body else replace(op, body=body)
-        moved = _moved(loop)
-        made += _Turns(loop, moved, tensors, parameters).ops() if moved else [loop]
+        made += _in_turns(loop, around)
     return renewed(ops, made)
+
+
+def _in_turns(loop: Loop, around: _Around) -> list[Op]:
+    """The loop, with pairs of steps where they pay."""
+    steps = number_of_steps(loop)
+    few = steps.is_constant and steps.constant < LEAST_STEPS
+    if few or not all(isinstance(op, Equation) for op in loop.body):
+        return [loop]
+    folded, same = without_copies(loop, around.ahead)
+    moved = _moved(folded)
+    if not moved:
+        return [loop]
+    ops = _Turns(folded, moved, around.tensors, around.parameters).ops()
+    for carried in loop.carried:
+        if carried.result.name in same and carried.result.name in around.seen:
+            ops.append(_when_any(carried, same[carried.result.name], steps, loop))
+    return ops
+
+
+def _when_any(carried: Carried, source: Tensor, steps: Affine, loop: Loop) -> Equation:
+    """The result of a tensor that the loop does not carry any more: the other one's if there are steps."""
+    indices = tuple(affine(f"i{d}") for d in range(len(source.shape)))
+    whole = fill(carried.result, Read(source.name, indices, source.dtype), loop.span)
+    if steps.is_constant:
+        return whole
+    some = isl.Set(f"[{', '.join(sorted(steps.variables()))}] -> {{ : {steps.isl_text()} >= 1 }}")
+    return replace(whole, domain=whole.domain.intersect_params(some), base=carried.initial)
 
 
 def _moved(loop: Loop) -> list[Carried]:
     """What the loop carries and updates from neighbouring elements; empty where two places do not pay."""
     equations = [op for op in loop.body if isinstance(op, Equation)]
-    steps = loop.stop - loop.start
-    few = steps.is_constant and len(range(0, steps.constant, loop.step)) < LEAST_STEPS
-    if few or len(equations) < len(loop.body) or len(equations) > MOST_EQUATIONS:
+    if len(equations) > MOST_EQUATIONS + MOST_BORDERS or sum(map(_is_wide, equations)) > MOST_EQUATIONS:
         return []
-    by_result = {equation.result.name: equation for equation in equations}
-    found = [(carried, by_result.get(carried.next.name)) for carried in loop.carried]
-    return [carried for carried, e in found if e is not None and _is_neighbourly(carried, e, loop, equations)]
+    return [carried for carried in loop.carried if _is_neighbourly(carried, loop, equations)]
 
 
-def _is_neighbourly(carried: Carried, update: Equation, loop: Loop, equations: Sequence[Equation]) -> bool:
-    """Whether the update reads the tensor at fixed distances from the element that it writes, not all of them zero, and writes the same elements in each step."""
-    if update.reduce is not None or update.base is None or update.base.name != carried.inner.name:
+def _is_wide(equation: Equation) -> bool:
+    """Whether it goes along all dimensions of what it writes, other than a border."""
+    return len(equation.indices) >= len(equation.target)
+
+
+def _is_neighbourly(carried: Carried, loop: Loop, equations: Sequence[Equation]) -> bool:
+    """Whether elements are read at fixed distances from those that are written, not all of them zero, when they could be overwritten; and the same elements are written in each step."""
+    updates = updates_of(carried, loop)
+    if not updates or not is_finished(updates, equations):
         return False
-    if any(e is not update and e.base is not None and e.base.name == carried.inner.name for e in equations):
-        return False
-    distances = [
-        tuple(there - here if isinstance(there, Affine) and isinstance(here, Affine) else None for there, here in pairs)
-        for read in equation_reads(update)
-        if read.tensor == carried.inner.name
-        for pairs in [list(zip(read.subscripts, update.target, strict=True))]
-    ]
-    if any(d is None or not d.is_constant for distance in distances for d in distance):
-        return False
-    moves = any(d is not None and d.constant for distance in distances for d in distance)
-    return moves and not moves_on(update, loop.variable)
+    moves = after = False
+    for equation in equations:
+        own = any(equation is update for update in updates)
+        after = after or own
+        for read in equation_reads(equation):
+            if read.tensor != carried.inner.name or not after or not _is_wide(equation):
+                continue
+            distance = _distance(read, equation)
+            if own and distance is None:
+                return False
+            if distance is not None and any(distance) and not moves:
+                places = written([equation] if own else updates)
+                moves = not elements_read(equation, read).is_disjoint(places)
+    return moves
 
 
-def moves_on(update: Equation, variable: str) -> bool:
-    """Whether the elements that are written depend on the loop's variable (other than that there are iterations)."""
-    if any(not isinstance(place, Affine) or variable in place.variables() for place in update.target):
-        return True
-    position = update.domain.find_dim_by_name(isl.dim_type.param, variable)
-    return position >= 0 and bool(update.domain.involves_dims(isl.dim_type.param, position, 1))
+def _distance(read: Read, equation: Equation) -> tuple[int, ...] | None:
+    """How far from the element that is written another one is read; None where that is not fixed."""
+    if len(read.subscripts) != len(equation.target):
+        return None
+    pairs = zip(read.subscripts, equation.target, strict=True)
+    apart = [there - here if isinstance(there, Affine) and isinstance(here, Affine) else None for there, here in pairs]
+    return (
+        tuple(d.constant for d in apart if d is not None)
+        if all(d is not None and d.is_constant for d in apart)
+        else None
+    )
 
 
 @dataclass(slots=True)
@@ -102,49 +159,62 @@ class _Turns:
         """Copies for the second places, the loop over pairs of steps, and what is left of an odd number of them."""
         loop = self.loop
         steps = number_of_steps(loop)
-        pairs = steps // 2
-        odd = steps - pairs * 2
+        odd = steps - steps // 2 * 2
         is_even = odd.is_constant and odd.constant == 0
         number = fresh_name(f"{loop.variable}_pair", (*self.tensors, *self.parameters))
         copies = [self.copy(carried.initial) for carried in self.moved]
         here = {c.inner.name: new_tensor(c.inner, self.tensors) for c in loop.carried}
         there = {c.inner.name: new_tensor(c.inner, self.tensors) for c in self.moved}
-        first, middle = self.step(affine(number) * (2 * loop.step) + loop.start, number, here, there)
-        bases = {c.inner.name: here[c.inner.name] for c in self.moved}
-        second, last = self.step(affine(number) * (2 * loop.step) + loop.start + loop.step, number, middle, bases)
-        results = {c.inner.name: c.result if is_even else new_tensor(c.result, self.tensors) for c in loop.carried}
+        at = affine(number) * (2 * loop.step) + loop.start
+        body, middle = self.step(at, number, here, there)
+        second, last = self.step(at + loop.step, number, middle, {name: here[name] for name in there})
+        if not is_even:
+            known = ", ".join(sorted({number, *steps.variables()}))
+            under = isl.Set(f"[{known}] -> {{ : 2*{number} + 1 < {steps.isl_text()} }}")
+            second = self.only(second, under)
+            for c in loop.carried:
+                name = c.inner.name
+                if name not in there and not updates_of(c, loop):
+                    copy = replace(self.copy(last[name]), base=middle[name])
+                    second, last = [*second, *self.only([copy], under)], {**last, name: copy.result}
+        moved = {c.inner.name for c in self.moved}
+        results = {
+            c.inner.name: new_tensor(c.result, self.tensors) if c.inner.name in moved and not is_even else c.result
+            for c in loop.carried
+        }
+        behind = {c.inner.name: new_tensor(c.result, self.tensors) for c in self.moved}
+        carried = [Carried(c.initial, here[n], last[n], results[n]) for c in loop.carried for n in [c.inner.name]]
+        for c, copy in zip(self.moved, copies, strict=True):
+            name = c.inner.name
+            carried.append(Carried(copy.result, there[name], middle[name], behind[name]))
         twice = Loop(
             variable=number,
             start=affine(0),
-            stop=pairs,
+            stop=(steps + 1) // 2,
             step=1,
-            body=(*first, *second),
-            carried=(
-                *(
-                    Carried(c.initial, here[c.inner.name], last[c.inner.name], results[c.inner.name])
-                    for c in loop.carried
-                ),
-                *(
-                    Carried(copy.result, there[c.inner.name], middle[c.inner.name], new_tensor(c.result, self.tensors))
-                    for c, copy in zip(self.moved, copies, strict=True)
-                ),
-            ),
+            body=(*body, *second),
+            carried=tuple(carried),
             span=loop.span,
         )
         if is_even:
             return [*copies, twice]
-        start = loop.start + pairs * (2 * loop.step)
-        rest = replace(
-            loop,
-            start=start,
-            stop=start + odd,
-            step=1,
-            carried=tuple(replace(c, initial=results[c.inner.name]) for c in loop.carried),
-        )
-        return [*copies, twice, rest]
+        back = [self.copy(behind[c.inner.name], c.result) for c in self.moved]
+        if not odd.is_constant:
+            under = isl.Set(f"[{', '.join(sorted(odd.variables()))}] -> {{ : {odd.isl_text()} = 1 }}")
+            bases = [results[c.inner.name] for c in self.moved]
+            back = self.only([replace(b, base=base) for b, base in zip(back, bases, strict=True)], under)
+        return [*copies, twice, *back]
 
-    def copy(self, source: Tensor) -> Equation:
-        result = new_tensor(source, self.tensors)
+    def only(self, equations: Sequence[Equation], under: isl.Set) -> list[Equation]:
+        """The equations where parameters are in this set; nothing is computed, or summed up, elsewhere."""
+        made: list[Equation] = []
+        for e in equations:
+            instances = None if e.instances is None else e.instances.intersect_params(under)
+            made.append(replace(e, domain=e.domain.intersect_params(under), instances=instances))
+        return made
+
+    def copy(self, source: Tensor, result: Tensor | None = None) -> Equation:
+        result = result or new_tensor(source, self.tensors)
         indices = tuple(f"e{d}" for d in range(len(source.shape)))
         limits = [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(indices, source.shape, strict=True)]
         domain = f"[{', '.join(self.parameters)}] -> {{ {result.name}[{', '.join(indices)}] : {' and '.join(limits)} }}"
@@ -154,13 +224,13 @@ class _Turns:
 
     def step(
         self, at: Affine, number: str, values: Mapping[str, Tensor], bases: Mapping[str, Tensor]
-    ) -> tuple[list[Op], dict[str, Tensor]]:
+    ) -> tuple[list[Equation], dict[str, Tensor]]:
         """One step: its ops, and what the carried tensors are afterwards, by the inner tensors' names.
 
         Args:
             at: the loop's variable, of the pair's `number`. values: the carried tensors before it. bases: what the moved ones are updated in.
         """
-        names, ops = dict(values), list[Op]()
+        names, ops = dict(values), list[Equation]()
         for op in self.loop.body:
             assert isinstance(op, Equation), "internal: such a step is of equations"
             (renamed,) = rename_uses((op,), names)
