@@ -90,9 +90,7 @@ class Dispatcher:
         self._symbolic = symbolic
         self._compile = compile
         self._general, self._asked, self._takes_short = general, asked, short
-        self._short: tuple[
-            dict[str, int], ...
-        ] = ()  # the lengths of short rows and windows that there are kernels for ..
+        self._short: tuple[dict[str, int], ...] = ()  # the lengths, of those, that there are kernels for ..
         self._any_length = False  # .. and whether there is the one for all
         self._table = KernelTable(self._names)
         self._front: tuple[Kernel, ...] = ()

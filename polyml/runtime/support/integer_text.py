@@ -27,7 +27,9 @@ def emit_integers() -> str:
             f"  store i64 %{name}.wide, ptr %to",
             f"  ret i8 {2 if name.startswith('u') else 1}",
         ]
-    return "\n".join([*lines, "no:", "  ret i8 0", "}", _CONVERSIONS])
+    return "\n".join(
+        [*lines, "no:", "  ret i8 0", "}", _held("integer_i64", 1, 2), _held("integer_u64", 2, 1), _AS_DOUBLE]
+    )
 
 
 def _widened(name: str, bits: str) -> str:
@@ -36,31 +38,23 @@ def _widened(name: str, bits: str) -> str:
     return f"{'zext' if name.startswith('u') else 'sext'} i{bits} %{name}.value to i64"
 
 
-_CONVERSIONS = """
-; One of NumPy's integers that an i64 holds.
-define internal i1 @integer_i64(ptr %object, ptr %to) {
+def _held(name: str, own: int, other: int) -> str:
+    """`@integer_i64` or `@integer_u64`: whether it is a number that one holds, which is stored. own: the kind that always fits; other: that which does where the highest bit is none."""
+    return f"""
+define internal i1 @{name}(ptr %object, ptr %to) {{
   %kind = call i8 @numpy_integer(ptr %object, ptr %to)
-  %signed = icmp eq i8 %kind, 1
-  %unsigned = icmp eq i8 %kind, 2
+  %own = icmp eq i8 %kind, {own}
+  %other = icmp eq i8 %kind, {other}
   %value = load i64, ptr %to
   %small = icmp sge i64 %value, 0
-  %fits = and i1 %unsigned, %small
-  %good = or i1 %signed, %fits
+  %fits = and i1 %other, %small
+  %good = or i1 %own, %fits
   ret i1 %good
-}
+}}
+"""
 
-; One that a u64 holds.
-define internal i1 @integer_u64(ptr %object, ptr %to) {
-  %kind = call i8 @numpy_integer(ptr %object, ptr %to)
-  %signed = icmp eq i8 %kind, 1
-  %unsigned = icmp eq i8 %kind, 2
-  %value = load i64, ptr %to
-  %positive = icmp sge i64 %value, 0
-  %fits = and i1 %signed, %positive
-  %good = or i1 %unsigned, %fits
-  ret i1 %good
-}
 
+_AS_DOUBLE = """
 ; One as a double.
 define internal i1 @integer_f64(ptr %object, ptr %to) {
   %kind = call i8 @numpy_integer(ptr %object, ptr %to)

@@ -193,7 +193,15 @@ def test_compiled() -> None:
     """With time tiles, too, and an odd step that is left."""
     cases = ((9, (300, 260)), (6, (130, 150)), (1, (40, 33)), (0, (5, 6)))
     for number, text in enumerate(
-        (SWEEPS.format(range="T"), SWEEPS.format(range="2, 3 * T + 1, 3"), COPIED, TWO, NESTED)
+        (
+            SWEEPS.format(range="T"),
+            SWEEPS.format(range="2, 3 * T + 1, 3"),
+            COPIED,
+            TWO,
+            NESTED,
+            COPIED_BACK,
+            COPIED_FIRST,
+        )
     ):
         program = polyml.einsum(text, threads=2)
         steps, shape = cases[number % len(cases)]
