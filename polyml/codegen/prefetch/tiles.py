@@ -115,28 +115,37 @@ class _Tiles:
                 break
             vectors.append(Read(node.target.variable, node.target.subscripts, node.value.dtype))
         if len(vectors) >= LEAST_TILE and (_time([sums], ranges) or 0) >= LEAST_TIME:
-            ahead = self.beside(vectors, ranges)
+            ahead = self.beside(vectors, ranges) if vectors[0].tensor in self.arrays else {}
             for read in self.lines(vectors):
                 there = tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))
                 yield Prefetch(Place(read.tensor, there), 1, write=True)
 
     def beside(self, vectors: Sequence[Read], ranges: Ranges) -> dict[str, Affine]:
-        """The next value of the innermost loop that goes on to a tile beside this one in the rows' memory, where that comes so soon that L1 holds the lines of all tiles until then; nothing where there is none."""
+        """The next value of the outermost loop that goes on to a tile beside this one in the rows' memory, where that comes so soon that L1 holds the lines of all tiles until then; nothing where there is none."""
         variable, asked = self.all[vectors[0].tensor], len(tuple(self.lines(vectors))) * self.caches.line
         flat, (*around, lanes) = flat_element(variable, vectors[0].subscripts), ranges.loops
         tiles = ranges.highest(lanes.upper - lanes.lower)
         if flat is None or tiles is None or tiles > lanes.step:
             return {}
+        found: dict[str, Affine] = {}
         for loop in reversed(around):
             step, trips = flat.stride(loop.variable), ranges.highest(loop.upper - loop.lower)
-            if step is None or trips is None or loop.kind not in ("sequential", "parallel"):
-                return {}
-            if 2 * asked > self.caches.l1:
-                return {}
-            if 0 < step * loop.step * variable.dtype.itemsize <= BESIDE:
-                return {loop.variable: affine(loop.variable) + loop.step}
+            strip = lanes.lower.stride(loop.variable)  # lanes begin where a loop over strips is
+            if (
+                step is None
+                or trips is None
+                or loop.kind not in ("sequential", "parallel")
+                or 2 * asked > self.caches.l1
+            ):
+                break
+            # Tile by tile along a row the hardware follows, and nobody would ask for the first one.
+            apart = strip is not None and (strip == 0 or loop is not around[-1])
+            shift = (step + (strip or 0)) * loop.step
+            if apart and 0 < shift * variable.dtype.itemsize <= BESIDE:
+                moved = affine(lanes.variable) + (strip or 0) * loop.step
+                found = {loop.variable: affine(loop.variable) + loop.step, lanes.variable: moved}
             asked *= ceil(trips / loop.step)
-        return {}
+        return found
 
     def lines(self, vectors: Sequence[Read]) -> Iterator[Read]:
         """The first one in each line."""

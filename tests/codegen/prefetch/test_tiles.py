@@ -154,6 +154,31 @@ def test_terms_behind_the_loop_do_not_keep_tiles_from_asking(terms: int) -> None
     assert {place.split(", ")[1] for place in asked} == {"c_tile", *(f"c_tile + {row}" for row in (1, 2, 3))}
 
 
+def test_strips_of_one_tile_ask_for_the_next_strip() -> None:
+    """Ten tiles of six filters go over a strip of 16 points, which is a line of every filter's row: there is time for those of the next strip. The last tile, of four, is alone in a loop over strips as far as it knows."""
+    text = 'def f(x: f32["C P"], w: f32["K C"]):\n    y[k, p] = x[c, p] * w[k, c]\n    return y\n'
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    x, w = np.zeros((32, 12544), np.float32), np.zeros((64, 32), np.float32)
+    loops = polyml.einsum(text, target=target, threads=1).bind(w=w).lower(x).text("loops")
+    asked, stored = set(re.findall(r"prefetch L1 y\[(.*)\] to write", loops)), re.findall(r"  y\[(.*)\] = ", loops)
+    lines = {place for place in stored if not place.endswith(" + 8")}
+    last = {f"{filter}, p" for filter in (60, 61, 62, 63)}
+    assert len(lines) == 6 + 6 + 4
+    assert asked == {f"{place} + 16" for place in lines - last} | last
+
+
+def test_tiles_in_turn_along_rows_ask_for_their_own_lines() -> None:
+    text = (
+        'def f(x: f32["B A E G"], y: f32["C G F"]):\n    z[f, e, c, b, a] = x[b, a, e, g] * y[c, g, f]\n    return z\n'
+    )
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    x, y = np.zeros((20, 24, 5, 24), np.float32), np.zeros((20, 24, 20), np.float32)
+    loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
+    asked, stored = set(re.findall(r"prefetch L1 z\[(.*)\] to write", loops)), re.findall(r"  z\[(.*)\] = ", loops)
+    assert len(asked) == 8
+    assert asked <= set(stored)
+
+
 def test_results_that_are_asked_for_stay() -> None:
     rng = np.random.default_rng(0)
     text = 'def f(x: f32["C H W"], w: f32["O C 3 3"]):\n    y[o, p, q] = x[c, 2*p + r, 2*q + s] * w[o, c, r, s]\n    return y\n'
