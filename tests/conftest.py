@@ -11,8 +11,12 @@ import llvmlite.binding as llvm
 import pytest
 from hypothesis import settings
 
+from polyml.api import Einsum
 from polyml.codegen.llvm.functions import outline
+from polyml.compiler.driver import Stages
 from polyml.errors import PolymlError
+from polyml.options import current
+from polyml.runtime.keys import Key
 from tests.sampled import leave_some
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,6 +36,26 @@ def _verified(text: str, parse: Callable[[str], llvm.ModuleRef] = llvm.parse_ass
 
 
 llvm.parse_assembly = _verified
+
+_lower = Einsum._stages
+
+
+def _lowered_once(program: Einsum, key: Key) -> Stages:
+    """Many tests call a program and then look at how it was lowered: a call drops what it has lowered, which is kept here for the look."""
+    kept: tuple[str, Stages] | None = vars(program).get("_lowered_last")
+    if kept is None or kept[0] != repr(key) or current("debug") or current("dump"):
+        kept = vars(program)["_lowered_last"] = repr(key), _lower(program, key)
+    return kept[1]
+
+
+Einsum._stages = _lowered_once  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def lowered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is kept."""
+    monkeypatch.setattr(Einsum, "_stages", _lower)
+
 
 # Where a run decides about a change the random programs are the same ones each time; elsewhere every run draws new ones.
 settings.register_profile("ci", derandomize=True, database=None)

@@ -60,7 +60,7 @@ def around_the_tiles() -> Iterator[object]:
 
 # Elements are small integers: every sum is exact, in any order.
 @pytest.mark.parametrize(("layout", "dtype", "n", "m", "k"), list(around_the_tiles()))
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 def test_products_around_the_tiles(layout: str, dtype: str, n: int, m: int, k: int) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": n, "M": m, "K": k}, dtype)
@@ -106,6 +106,7 @@ def test_threads_have_blocks_of_their_own_where_there_are_enough(left: str, righ
     ],
 )
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.few(4)
 def test_contractions_of_many_indices(left: str, right: str, out: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFIJKL", (17, 18, 19, 20, 18, 3, 21, 35, 18, 5), strict=True))
     a, b = operands(left, right, sizes, "f32")
@@ -396,7 +397,7 @@ def test_nothing_is_packed_for_small_or_skinny_products() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "aarch64", "apple-m1"])
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 def test_register_tiles_do_not_spill(name: str, layout: str, dtype: str) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": 512, "M": 480, "K": 512}, dtype)
@@ -508,7 +509,7 @@ def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, dept
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("columns", "packed"), [(64, False), (250, False), (300, True)])
-@pytest.mark.some(4)
+@pytest.mark.some(3)
 def test_contiguous_rows_of_few_uses_are_not_packed(columns: int, packed: bool, threads: int) -> None:
     """They are more than half of L2, and apart along the sum."""
     rng = np.random.default_rng(0)
@@ -562,7 +563,7 @@ def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("columns", "apart"), [(16, 3), (33, 4), (49, 1), (300, 4), (2001, 4)])
-@pytest.mark.some(6)
+@pytest.mark.some(5)
 def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int, apart: int) -> None:
     left, right, out, sizes = "A K B", "K M", "B A M", {"A": 19, "B": apart, "K": 140, "M": columns}
     text = product(left, right, out, dtype)

@@ -86,7 +86,7 @@ def test_no_barrier_is_missing_and_each_is_needed() -> None:
 @pytest.mark.some(3)
 def test_random_programs(target: Target, atomics: bool) -> None:
     """No two threads write one element without a proof of their order: not those of a block, and not those of two."""
-    for case in random_cases(8):
+    for case in random_cases(5):
         for kernel in kernels_of(case.text, case.arguments, target, atomics=atomics):
             assert barrier_faults(kernel) == []
             assert block_faults(kernel) == [], case

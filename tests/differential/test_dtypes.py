@@ -120,7 +120,7 @@ def every_program() -> Iterator[object]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
     kind = DTYPES[dtype]
     text = source(name, body, kind)
@@ -296,7 +296,7 @@ def f(x: {dtype}["N"], y: {dtype}["N"]):
 
 
 @given(programs_in_other_types())
-@settings(max_examples=12, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_random_programs(case: Case) -> None:
     check_other_types(case)

@@ -28,7 +28,7 @@ STREAM = "\n        ".join(
 )
 
 
-@pytest.mark.parametrize("size", [2, 9, 21])
+@pytest.mark.parametrize("size", [2, pytest.param(9, marks=pytest.mark.slow), 21])
 def test_lattice_boltzmann(size: int) -> None:
     """Nine slices go round in nine directions, step after step."""
     w = np.array([4 / 9] + [1 / 9] * 4 + [1 / 36] * 4)
@@ -97,7 +97,7 @@ def advection(us: f64["I J K"], uo: f64["I J K"], w: f64["I+1 J K"], up: f64["I 
 """
 
 
-@pytest.mark.parametrize("size", [1, 5, 13])
+@pytest.mark.parametrize("size", [1, pytest.param(5, marks=pytest.mark.slow), 13])
 def test_vertical_advection(size: int) -> None:
     """A tridiagonal system along the last dimension, with cases by the loop's variable."""
     rng = np.random.default_rng(2)
@@ -164,7 +164,7 @@ def _fourier(stages: int) -> str:
     return f'def fourier(x: c128["{n}"]):\n    ' + "\n    ".join([*lines, f"return {before}"]) + "\n"
 
 
-@pytest.mark.parametrize("stages", [1, 3, 6])
+@pytest.mark.parametrize("stages", [1, pytest.param(3, marks=pytest.mark.slow), 6])
 def test_stages_of_a_fourier_transform(stages: int) -> None:
     rng = np.random.default_rng(4)
     x = rng.standard_normal(2**stages) + 1j * rng.standard_normal(2**stages)

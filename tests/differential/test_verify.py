@@ -162,7 +162,7 @@ def test_too_many_instances_are_counted_before_the_first() -> None:
         verify("ij,jk->ik", x, x, most=8 * 10**9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(programs())
 def test_random_programs(case: Case) -> None:
     report = verify(case.text, *case.fresh_arguments())
@@ -201,7 +201,7 @@ def test_what_the_language_leaves_to_the_machine_is_no_fault(dtype: str) -> None
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["c64", "c128"])
 @pytest.mark.parametrize("op", ["x[n] * z[n]", "x[n] / z[n]", "x[n] ** z[n]", "log(x[n])", "sqrt(x[n])"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_complex_infinities(dtype: str, op: str) -> None:
     """A finite part beside an infinite one is judged by itself."""
     kind = polyml.dtypes.DTYPES[dtype].numpy

@@ -52,7 +52,7 @@ def check(text: str, given: list[Any]) -> list[Any]:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(case: Case) -> None:
     check(case.text, list(case.fresh_arguments()))
 

@@ -102,7 +102,7 @@ def test_sums_of_all_types_and_sizes(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i2", "u8", "g", "D", "?"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_views_of_operands(dtype: str) -> None:
     base = operands(dtype, (("n", "n"),), 17)[0]
     vector = base[0]
@@ -142,7 +142,7 @@ def test_out_and_dtype(source: str, target: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F", "A", "K"])
 @pytest.mark.parametrize("dtype", ["f8", "u8", "D"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_orders(order: str, dtype: str) -> None:
     a, b = operands(dtype, (("n", "m"), ("m", "3")), 4)
     for given in ([a, b], [np.asfortranarray(a), np.asfortranarray(b)]):

@@ -40,7 +40,7 @@ def test_mini(name: str, scheduler: str) -> None:
 
 @pytest.mark.parametrize("scheduler", get_args(Scheduler))
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.some(36)
+@pytest.mark.some(30)
 def test_small(name: str, scheduler: str) -> None:
     assert error_of(name, "SMALL", scheduler=scheduler, verify=scheduler != MAIN) < ERROR
 

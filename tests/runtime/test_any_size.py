@@ -108,7 +108,7 @@ def sizes() -> Sequence[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_right_for_every_size(name: str) -> None:
     text, make, expected = CASES[name]
     extra = BINDS_NOTHING.get(name, "")

@@ -116,7 +116,7 @@ def test_columns_are_fetched_and_streamed() -> None:
 SHAPES = [(2, 2), (2, 3), (3, 2), (5, 40), (40, 5), (64, 67), (130, 72), (72, 130)]
 
 
-@pytest.mark.parametrize("first", [(2, 2), (40, 5), (72, 130)])
+@pytest.mark.parametrize("first", [(2, 2), pytest.param((40, 5), marks=pytest.mark.slow), (72, 130)])
 def test_deriche(first: tuple[int, int]) -> None:
     """Whichever size asks for the kernel."""
     kernel = KERNELS["deriche"]

@@ -52,7 +52,7 @@ def last_version(function: Function) -> tuple[Node, ...]:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [*product(KINDS, ("f32", "f64"))])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_all_sizes_have_the_right_result(kind: str, dtype: str) -> None:
     made = program(kind, dtype, SMALL_CACHES)
     for n, m, k in ((70, 64, 80), *product((1, 4, 5, 17, 48), (1, 7, 33, 64), (1, 3, 16, 45)), (0, 3, 4), (600, 5, 9)):

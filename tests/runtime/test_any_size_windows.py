@@ -103,7 +103,7 @@ def as_written(program: str) -> polyml.Einsum:
         (("C 45", "O C 7"), "y[o, p] = x[c, p - s + 6] * w[o, c, s]", ((30, 45), (40, 30, 7))),
     ],
 )  # fmt: skip
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_other_forms(
     declared: tuple[str, str], term: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], threads: int
 ) -> None:
@@ -131,6 +131,7 @@ def lowered(stride: int, padding: int) -> Function:
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1)])
+@pytest.mark.few(2)
 def test_panels_and_rows_are_as_large_as_a_call_needs(stride: int, padding: int) -> None:
     (choice,) = lowered(stride, padding).body
     assert isinstance(choice, If)

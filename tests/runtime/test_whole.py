@@ -53,6 +53,7 @@ def test_empty_arrays(dense: polyml.Einsum) -> None:
         np.testing.assert_array_equal(dense(x_, w_, b), expected(x_, w_, b).astype(np.float32))
 
 
+@pytest.mark.usefixtures("lowered_anew")
 def test_a_call_takes_what_was_lowered_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     lowered: list[object] = []
     lower = driver.lower_program

@@ -44,7 +44,7 @@ def numbers(*shape: int, dtype: str) -> np.ndarray:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("i", "j", "k"), [(16, 16, 16), (17, 13, 19), (33, 5, 40)])
-@pytest.mark.some(6)
+@pytest.mark.some(4)
 def test_a_matrix_of_the_batch_at_a_time(i: int, j: int, k: int, dtype: str, threads: int) -> None:
     x, y = numbers(150, i, j, dtype=dtype), numbers(150, k, j, dtype=dtype)
     function = polyml.einsum(TRANSPOSED.format(dtype), threads=threads, verify=True)

@@ -50,6 +50,7 @@ def test_copies_compute_what_they_copy() -> None:
         ("scale * (x[i, j] - mean[j])", "exp(scale * (x[i, j] - mean[j]))"),  # twice is too much
     ],
 )
+@pytest.mark.few(2)
 def test_others_stay(old: str, new: str) -> None:
     assert " z[" in loops_of(COVARIANCE.replace(old, new))
 

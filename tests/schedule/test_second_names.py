@@ -35,7 +35,7 @@ def test_contractions_in_blocks(text: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "text", [GRAM, SQUARE, CUBE, BATCH, MAX_PLUS], ids=["gram", "square", "cube", "batch", "max plus"]
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_results(text: str, kind: str, dynamic: bool) -> None:
     if text is MAX_PLUS and kind == "c64":
         pytest.skip("complex numbers have no order")
@@ -44,7 +44,7 @@ def test_results(text: str, kind: str, dynamic: bool) -> None:
     for n, d in ((1, 1), (0, 5), (7, 17), (70, 33), (130, 130)):
         shape = (3, n, d) if text is BATCH else (n, d) if text is GRAM else (d, d)
         x = rng.integers(-4, 5, shape).astype({"f32": "f4", "f64": "f8", "i32": "i4", "c64": "c8"}[kind])
-        for given in (x, x[..., ::-1], np.swapaxes(x, -1, -2).copy().swapaxes(-1, -2)):
+        for given in (x, x[..., ::-1], np.swapaxes(x, -1, -2).copy().swapaxes(-1, -2))[: 3 if d in (17, 33) else 1]:
             if text is MAX_PLUS:
                 expected = (given[:, :, None] + given).max(axis=1)
             elif text is CUBE:

@@ -42,7 +42,7 @@ def test_rows_with_what_follows_them(height: int, width: int) -> None:
     ("size", "joined"),
     [(8, True), (16, False), (24, True), (32, False), (40, True), (56, True), (64, False), (72, False)],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_rows_of_a_single_vector_or_half_a_line_more(size: int, joined: bool) -> None:
     """A register tile of a single vector loads once for each sum, and behind half a line the next row's tiles lie across lines."""
     text = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
@@ -61,6 +61,7 @@ def test_rows_of_a_single_vector_or_half_a_line_more(size: int, joined: bool) ->
         ("x86-64-v4", 19, 19, True),
     ],
 )
+@pytest.mark.few(3)
 def test_rows_of_register_tiles(name: str, high: int, wide: int, joined: bool) -> None:
     """Lanes run along the filters; rows of points that are no register tile by themselves are one."""
     text = 'def f(x: f32["C H W"], w: f32["C O"]):\n    y[p, q, o] = x[c, p, q] * w[c, o]\n    return y\n'
@@ -183,6 +184,7 @@ def norm(x: f32["N C H W"], g: f32["C"]):
         ("c d f", "c d a b", "f a b", ("f", "a", "b", "c", "d")),
     ],
 )
+@pytest.mark.few(4)
 def test_what_is_met_in_a_row_in_an_operand_that_is_read_once(x: str, y: str, z: str, joined: tuple[str, ...]) -> None:
     sizes = {"a": 70, "b": 80, "c": 9, "d": 11, "e": 4, "f": 40}
     arrays = [numbers(*(sizes[i] for i in dims.split()), seed=k) for k, dims in enumerate((x, y))]
@@ -206,7 +208,7 @@ ENDS = {
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("why", ENDS)
-@pytest.mark.some(9)
+@pytest.mark.some(6)
 def test_short_ends_of_copies(why: str, vector_bytes: int) -> None:
     dtype, shape, order, joined = ENDS[why]
     names, kinds = "abcd"[: len(shape)], {"i8": np.int8, "f16": np.float16, "f32": np.float32}

@@ -34,6 +34,7 @@ def test_polybench_as_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["correlation", "gemm", "trmm", "cholesky", "gramschmidt", "deriche", "jacobi-2d"])
+@pytest.mark.few(4)
 def test_polybench_as_scheduled(name: str) -> None:
     check_kernel(name)
 
@@ -80,7 +81,7 @@ def f(x: f32["K L"], w: f32["L"]):
 
 
 @given(programs())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(case: Case) -> None:
     expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
     expected = interpret(parse(Source(case.text)), *expected_arguments, wide=True)

@@ -101,7 +101,7 @@ def test_errors(op: str, dtype: DType) -> None:
 def test_every_lane_count_gives_the_same(op: str) -> None:
     x = samples(f32, 500)
     want = math_kernel(op, f32, 16)(x)
-    for lanes in (1, 2, 4, 8, 32):
+    for lanes in (1, 4, 32):
         np.testing.assert_array_equal(math_kernel(op, f32, lanes)(x), want, err_msg=str(lanes))
     if (
         op not in ("exp", "gelu", "sigmoid") and Target("x86-64-v3").runs_here
@@ -169,6 +169,7 @@ def test_gelu_is_within_a_rounding_of_its_argument(dtype: DType, limit: float, m
 
 @pytest.mark.parametrize("machine", ["host", "x86-64-v2"])
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+@pytest.mark.few(2)
 def test_exp_of_few_lanes_is_that_of_whole_vectors(dtype: DType, machine: str) -> None:
     x = samples(dtype, 500)
     want = math_kernel("exp", dtype, 64 // dtype.itemsize, machine)(x)

@@ -83,6 +83,7 @@ def test_every_line_that_rows_are_packed_from_next_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("n", "k", "m"), [(150, 700, 203), (64, 513, 96), (77, 301, 401)])
+@pytest.mark.few(2)
 def test_results_of_packed_rows(n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.integers(-9, 10, (k, n)).astype(float), rng.integers(-9, 10, (k, m)).astype(float)

@@ -86,7 +86,7 @@ def events(nodes: tuple[Node, ...], values: Mapping[str, int], shape: tuple[int,
         (FOLLOWED, {"x": (64, 16, 16), "w": (64, 64, 3, 3), "b": (64,)}, 2**18),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_every_line_is_asked_for(text: str, shapes: Mapping[str, tuple[int, ...]], l2_bytes: int) -> None:
     check_lines(lowered(text, shapes, l2_bytes))
 

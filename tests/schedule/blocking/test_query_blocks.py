@@ -74,7 +74,7 @@ def test_rows_of_a_tile_suit_the_width_of_its_panels() -> None:
     ("queries", "keys", "width", "values"), [(131, 300, 63, 17), (70, 1024, 40, 40), (67, 513, 24, 1)]
 )
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_values_in_panels_give_the_same(
     dtype: str, bound: float, queries: int, keys: int, width: int, values: int, *, strided: bool
 ) -> None:
@@ -140,7 +140,7 @@ def test_scores_of_few_queries_have_whole_vectors_of_them(queries: int, vectors:
     ("queries", "keys", "width", "values"), [(8, 300, 63, 17), (16, 1025, 40, 40), (19, 513, 24, 1), (24, 257, 64, 64)]
 )
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_few_queries_give_the_same(
     dtype: str, bound: float, queries: int, keys: int, width: int, values: int, *, strided: bool
 ) -> None:

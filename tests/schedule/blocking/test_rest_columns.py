@@ -74,7 +74,7 @@ def test_any_number_of_columns(
     ("y_first, threads", [("K M", 1), ("M K", 1), ("K M", 2), ("M K", 2)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 def test_rows_that_are_contiguous(
     columns: int, rows: int, depth: int, target: Target | None, y_first: str, threads: int, dtype: type, name: str
 ) -> None:

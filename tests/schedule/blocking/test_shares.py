@@ -105,6 +105,7 @@ def test_an_operand_that_no_cache_holds_is_swept_by_one_thread_at_a_time() -> No
 
 
 @pytest.mark.parametrize(("batch", "points", "loops"), [(2, 19, {"o_tile"}), (2, 56, {"b", "o_tile"}), (3, 56, {"p"})])
+@pytest.mark.few(2)
 def test_few_images_are_shared_in_one_way_or_another(batch: int, points: int, loops: set[str]) -> None:
     """Two images are two threads' work; three are not, and rows of points are shared; so are blocks of filters. One thread did all, or both met for each row."""
     text = 'def f(x: f32["B C H W"], w: f32["O C R S"]):\n    y[b, o, p, q] = x[b, c, p + r, q + s] * w[o, c, r, s]\n    return y\n'
@@ -149,7 +150,7 @@ def test_what_is_left_beside_strips_is_shared_with_them() -> None:
     ("threads", [2, 3, 8]),
     ("rows, columns, terms", [(70, 200, 130), (33, 129, 257), (260, 100, 64)]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(form: str, threads: int, rows: int, columns: int, terms: int) -> None:
     rng = np.random.default_rng(0)
     shapes = (

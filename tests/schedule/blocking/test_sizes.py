@@ -24,6 +24,7 @@ def integers(*shape: int) -> np.ndarray:
         (2 << 20, "blocks of b by 1"),
     ],
 )
+@pytest.mark.few(2)
 def test_pieces_of_the_operand_come_before_the_results_own(l2: int, blocks: str) -> None:
     text = (
         'def f(x: f32["A F B C E"], y: f32["D F"]):\n    z[e, d, c, b, a] = x[a, f, b, c, e] * y[d, f]\n    return z\n'

@@ -80,7 +80,7 @@ def blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], target:
         ),  # no room for the sums of all points
     ],
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str) -> None:
     assert blocks(text, points, weights) == found
 
@@ -112,6 +112,7 @@ def test_weights_of_a_call_have_them_too() -> None:
         (BATCH, (1, 64, 56, 56), (64, 64, 3, 3), "6 q x 2 vectors of o; c by 16, o by 16, p by 28"),
     ],
 )
+@pytest.mark.few(6)
 def test_panels_that_l2_does_not_deliver_in_time(
     text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str
 ) -> None:

@@ -77,7 +77,7 @@ def is_used(function: Any, *given: object) -> bool:
     ("threads", [1, 2]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_factors_and_solutions(batch: int, n: int, threads: int, dtype: str) -> None:
     a = matrices(batch, n, dtype)
     c = np.random.default_rng(0).standard_normal((batch, n)).astype(a.dtype)
@@ -177,7 +177,7 @@ def f(a: {0}["B N N"]):
     ("threads", [1, 2]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_batches_that_are_loops(batch: int, n: int, threads: int, dtype: str) -> None:
     a = matrices(batch, n, dtype)
     close = {"rtol": 1e-4, "atol": 1e-4} if dtype == "f32" else {"rtol": 1e-10, "atol": 1e-10}
@@ -269,7 +269,7 @@ def f(u: {0}["B N"]):
     ("threads", [1, 2]),
     ("dtype", ["f32", "f64", "i32", "u8"]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_rows_that_loops_go_through_several_times(batch: int, n: int, threads: int, dtype: str) -> None:
     """Each row is a lane's, which has its elements beside those of the other lanes: as they lie, each was gathered and scattered in each step."""
     x = np.random.default_rng(n).integers(0, 99, (batch, n)).astype(polyml.dtypes.DTYPES[dtype].numpy)

@@ -53,7 +53,7 @@ def loops(text: str, *arguments: object, **options: object) -> str:
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("length", [1, 3, 66, 143, 303])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(length: int, dtype: str) -> None:
     """Rows shorter than a vector, pieces of all lengths, no step, a few, and enough."""
     text = JACOBI.replace("f64", dtype)
@@ -64,7 +64,7 @@ def test_results(length: int, dtype: str) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-5 if dtype == "f32" else 1e-12)
 
 
-@pytest.mark.parametrize("length", [71, 77])
+@pytest.mark.parametrize("length", [pytest.param(71, marks=pytest.mark.slow), 77])
 def test_several_rows_and_longer_reach(length: int) -> None:
     shapes = ((5, length), (5, length), (length,))
     text = loops(WIDE, 40, *data(*shapes))

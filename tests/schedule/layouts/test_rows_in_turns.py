@@ -94,7 +94,7 @@ def tree(text: str, *arguments: object, **options: object) -> str:
 
 @pytest.mark.parametrize("options", [{}, {"precise": True}, {"threads": 2}])
 @pytest.mark.parametrize("length", [1, 2, 3, 9, 17, 100])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_growing_vectors(length: int, options: dict[str, object]) -> None:
     """A vector that each step makes one longer: its last element is no part of the sweep."""
     found = polyml.einsum(LEVINSON, verify=True, **options)(*vectors(2, length))

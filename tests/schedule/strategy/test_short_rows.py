@@ -120,7 +120,7 @@ def test_searches_take_longer_to_end() -> None:
 
 
 @pairwise(("columns", [1, 8, 33, 200]), ("rows", [1, 9, 203]), ("threads", [1, 2]))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_searches_of_any_number_of_rows(columns: int, rows: int, threads: int) -> None:
     x = np.random.default_rng(rows).integers(0, 20, (rows, columns)).astype(float)
     x[rows // 2, columns // 3 :] = np.nan
@@ -135,7 +135,7 @@ def test_sums_in_order_stay_in_order() -> None:
 
 
 @pairwise(("rows", [1, 7, 8, 9, 10, 11, 12, 101]), ("columns", [1, 3, 8, 24, 33, 64]), ("source", [SOFTMAX, LARGEST]))
-@pytest.mark.some(10)
+@pytest.mark.some(8)
 def test_any_number_of_rows(rows: int, columns: int, source: str) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, columns))
     found = polyml.einsum(source)(x)
@@ -147,7 +147,7 @@ def test_any_number_of_rows(rows: int, columns: int, source: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(3, 1, 40), (1, 1000, 40), (5, 203, 17)])
-@pytest.mark.some(5)
+@pytest.mark.some(3)
 def test_batches_and_threads(threads: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(threads)
     x, g = rng.standard_normal(shape), rng.standard_normal(shape[-1])

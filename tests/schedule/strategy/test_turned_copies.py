@@ -38,6 +38,7 @@ def test_few_rows_need_no_tile() -> None:
     ("dynamic", [False, True]),
     ("dtype", ["float32", "int16"]),
 )
+@pytest.mark.few(8)
 def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool, dtype: str) -> None:
     x = (100 * np.random.default_rng(0).random(shape, "float32")).astype(dtype)
     f = polyml.einsum(TWO.replace("i16", "i16" if dtype == "int16" else "f32"), threads=threads, dynamic=dynamic)
@@ -69,7 +70,7 @@ def test_rows_of_any_length_go_past_the_caches() -> None:
 @pytest.mark.parametrize(
     "shape", [(15, 3), (14, 333), (16, 64), (17, 65), (33, 130), (129, 81), (143, 16), (145, 95), (257, 130)]
 )
-@pytest.mark.some(20)
+@pytest.mark.some(12)
 def test_copies_in_blocks_of_any_type(dtype: str, shape: tuple[int, int]) -> None:
     x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, shape)
     kind = {"c64": np.complex64, "bool": np.bool_}.get(dtype) or np.dtype(

@@ -31,7 +31,7 @@ def lowered(text: str, *shape: int, threads: int = 1) -> polyml.Lowered:
     return polyml.einsum(text, target=SMALL_CACHES, threads=threads).lower(np.zeros(shape))
 
 
-@pytest.mark.parametrize(("n", "threads"), [(64, 1), (71, 2), (83, 1)])
+@pytest.mark.parametrize(("n", "threads"), [(64, 1), (71, 2), pytest.param(83, 1, marks=pytest.mark.slow)])
 def test_shortest_paths(n: int, threads: int) -> None:
     a = np.random.default_rng(n).integers(1, 1000, (n, n)).astype(np.float64)
     a[3, 5] = np.nan

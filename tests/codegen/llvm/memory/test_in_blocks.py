@@ -41,7 +41,7 @@ def test_every_dtype_in_blocks_that_are_no_multiple_of_a_vector(dtype: str, size
 
 
 @pairwise(("size", [2, 3, 4, 5, 11, 15, 16, 17, 33]), ("begin", [0, 1, 6]), ("count", [16, 47, 70]))
-@pytest.mark.some(14)
+@pytest.mark.some(9)
 def test_blocks_of_any_size_and_vectors_that_begin_anywhere(size: int, begin: int, count: int) -> None:
     where = np.arange(count) + begin
     x = guarded(np.arange(where[-1] // size + 1, dtype=np.float64), True)

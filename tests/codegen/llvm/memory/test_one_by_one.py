@@ -23,7 +23,7 @@ def rows(dtype: str, index: str, form: str = "v[f[t, 2], d] - v[f[t, 0], d]") ->
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("index", ["i64", "i32", "u32", "i16", "u8"])
-@pytest.mark.some(23)
+@pytest.mark.some(15)
 def test_every_dtype_of_elements_and_places(dtype: str, index: str) -> None:
     source = f'def f(x: {dtype}["N"], i: {index}["M"]):\n    y[m] = x[i[m]]\n    return y\n'
     program = polyml.einsum(source, target=NARROW)

@@ -49,7 +49,7 @@ def test_what_is_real_as_well_keeps_its_order() -> None:
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("kind", "type_"), KINDS)
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_any_size(value: str, kind: str, type_: type[np.complexfloating], dynamic: bool) -> None:
     rng = np.random.default_rng(0)
     s = np.array([2 - 1j], type_)

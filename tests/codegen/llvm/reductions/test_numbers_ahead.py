@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -67,11 +68,16 @@ def test_products_with_nan_and_infinities(op: str, dynamic: bool) -> None:
                 np.testing.assert_array_equal(gaps(a32, b32), best.reduce(a32[:, :, None] - b32, axis=1), err_msg=case)
 
 
+@cache
+def least_paths() -> pm.Einsum:
+    return pm.einsum(BEST_PATHS.format(op="min", dtype="f64"), target=SMALL, threads=1)
+
+
 @pytest.mark.parametrize("place", range(0, 150 * 150, 1871))
 def test_one_spoiled_element_anywhere(place: int) -> None:
     """Of the many: each is looked at, in whole tiles and at the edges."""
     rng = np.random.default_rng(place)
-    product = pm.einsum(BEST_PATHS.format(op="min", dtype="f64"), target=SMALL, threads=1)
+    product = least_paths()
     for value in (np.nan, -np.inf):
         for which in (0, 1):
             pair = rng.standard_normal((2, 150, 150))

@@ -27,7 +27,9 @@ def test_short_vectors_read_strips_from_panels() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize(("n", "threads", "spoiled"), [(512, 1, False), (523, 2, True), (578, 1, True)])
+@pytest.mark.parametrize(
+    ("n", "threads", "spoiled"), [(512, 1, False), (523, 2, True), pytest.param(578, 1, True, marks=pytest.mark.slow)]
+)
 def test_foldings(n: int, threads: int, spoiled: bool) -> None:
     """A NaN that comes along in the middle is in all elements behind."""
     target = pm.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=256 << 10, cores=2)

@@ -54,7 +54,7 @@ def test_other_rows_are_copied(body: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f64", "narrow"])
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 def test_the_same_numbers(name: str, dtype: str) -> None:
     """By turns in f32 and f16, too: the order of reads does not depend on types."""
     body = BODIES[name]

@@ -284,7 +284,7 @@ def test_short_and_strange_loops() -> None:
     ("dtype", ["f32", "f64"]),
     ("dynamic", [False, True]),
 )
-@pytest.mark.some(10)
+@pytest.mark.some(7)
 def test_factors_without_end(step: str, dtype: str, target: str, dynamic: bool) -> None:
     """Products of several factors overflow, or are infinities that meet zeros, where the steps in order do not."""
     if not Target(target).runs_here:

@@ -71,7 +71,7 @@ def check(made: Function) -> Function:
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.some(18)
+@pytest.mark.some(11)
 def test_windows(name: str, n: int) -> None:
     check(program(call("mul", weighted(WINDOWS[name]), number(0.25)), n))
 

@@ -156,7 +156,7 @@ COMPILED = [
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_compiled(make: object, wide: bool) -> None:
     # Arrays end at a guard page.
     chosen = [case for case in COMPILED if case[0].startswith(f"{getattr(make, '__name__', '')}-")]

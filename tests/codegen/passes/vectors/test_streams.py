@@ -433,7 +433,7 @@ def test_rows_that_may_be_computed_twice_have_no_masked_ends() -> None:
 @pytest.mark.parametrize("text", [STEPS, IN_PLACE])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("columns", [36, 72, 75, 80, 120])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_ends_of_rows_wherever_they_lie(text: str, dtype: str, columns: int) -> None:
     machine = pm.Target("x86-64-v3")
     if not machine.runs_here:

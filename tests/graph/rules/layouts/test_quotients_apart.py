@@ -41,7 +41,7 @@ def test_repeated(kind: str, d: int, target: str) -> None:
 
 
 @pairwise(("kind", ["u8", "f32", "f64", "c64"]), ("d", [2, 3, 5, 7, 20]), ("target", ["", "x86-64-v3"]))
-@pytest.mark.some(7)
+@pytest.mark.some(5)
 def test_numbers_in_turn(kind: str, d: int, target: str) -> None:
     f = compiled(SCALED, kind, d, target)
     rng = np.random.default_rng(d)

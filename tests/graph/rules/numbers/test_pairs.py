@@ -61,7 +61,7 @@ def shown(lowered: polyml.Lowered, view: str) -> str:
     [*((name, 77, OFTEN) for name in PRODUCTS), ("matrices", 64, OFTEN)]
     + [(name, depth, SELDOM) for name in ("matrices", "rows", "pairs of rows") for depth in (64, 77)],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_pairs_compute_the_sum(name: str, depth: int, target: polyml.Target) -> None:
     sizes = {"N": 35, "M": 49, "B": 2, "K": depth, "L": 3}
     given = arguments(name, sizes)

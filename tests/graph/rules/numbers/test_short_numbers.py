@@ -116,7 +116,7 @@ def test_sums_that_are_seen() -> None:
 
 @pytest.mark.parametrize("source", [MEANS, BLUR, GRAY, SIGNED])
 @pytest.mark.parametrize("size", [20, 100, 333])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(source: str, size: int) -> None:
     values = inputs(source, size)
     np.testing.assert_array_equal(polyml.einsum(source)(*values), polyml.einsum(source, precise=True)(*values))

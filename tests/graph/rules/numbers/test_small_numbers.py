@@ -64,7 +64,7 @@ SIZES = {"A": 35, "B": 49, "C": 2, "K": 77, "L": 3}
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("types", TYPES)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_sums(name: str, types: tuple[str, str]) -> None:
     given = arguments(name, types, SIZES)
     np.testing.assert_array_equal(program(name, types, verify=name == "matrices")(*given), wide(name, *given))
@@ -111,7 +111,7 @@ def test_an_update_of_numbers_of_8_bits_takes_two_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["matrices", "second transposed", "first transposed", "batches"])
 @pytest.mark.parametrize("types", [("i8", "i8"), ("u8", "u8"), ("u8", "i8")])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_products_pack_their_operands(name: str, types: tuple[str, str]) -> None:
     """What is packed is made ahead of the product, and so is what a shift by 128 adds, of four numbers at once; it is taken off a tile in registers."""
     given = arguments(name, types, {"A": 96, "B": 200, "C": 2, "K": 300})
@@ -150,7 +150,7 @@ def layer(x: {left}["K A B"], y: {right}["C K 3 3"]):
 
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("step", "first"), [(1, 1), (2, 0), (3, 2)])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_windows_with_padding(types: tuple[str, str], step: int, first: int) -> None:
     x = arguments("matrices", types, {"A": 18, "B": 1, "K": 11 * 13})[0].reshape(18, 11, 13)
     y = arguments("matrices", types, {"A": 1, "B": 20, "K": 18 * 9})[1].T.reshape(20, 18, 3, 3)

@@ -105,7 +105,7 @@ def check(source: str, values: list[Array], steps: int) -> bool:
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 8, 9])
-@pytest.mark.some(15)
+@pytest.mark.some(9)
 def test_turned(source: str, steps: int) -> None:
     assert check(source, arguments(), steps)
 
@@ -128,6 +128,7 @@ def test_turned(source: str, steps: int) -> None:
         (ONE_LEVEL, "v[i, 0, j] =", "v[i, T, j] ="),
     ],
 )
+@pytest.mark.few(8)
 def test_not_turned(source: str, old: str, new: str) -> None:
     assert old in source
     assert not check(source.replace(old, new), arguments(), 9)

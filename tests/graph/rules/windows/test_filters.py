@@ -94,7 +94,7 @@ def test_single_elements_with_gaps_are_put_side_by_side(size: int) -> None:
     ],
     ids=("row", "batch", "groups", "two-filters", "channels-last", "volume", "gradient"),
 )  # fmt: skip
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_other_windows(program: str, shapes: tuple[tuple[int, ...], ...], threads: int) -> None:
     names = [" ".join(f"{n}{k}" for k in range(len(shape))) for n, shape in zip("AB", shapes, strict=True)]
     x, w = numbers(*shapes[0]), numbers(*shapes[1], seed=1)
@@ -159,6 +159,7 @@ def test_what_stays() -> None:
         (8, 3, 2, 1, 128, True),
     ],
 )
+@pytest.mark.few(4)
 def test_short_sums_of_long_rows_stay(
     channels: int, kernel: int, stride: int, padding: int, size: int, along: bool
 ) -> None:
@@ -187,7 +188,7 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("size", "stride"), [(7, 1), (14, 2), (15, 2), (28, 3), (70, 2)])
-@pytest.mark.some(6)
+@pytest.mark.some(5)
 def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -> None:
     """Padded rows are copied with their edges, short ones some channels at a time, and those with gaps in phases; or they are read under masks."""
     program = (
@@ -273,7 +274,7 @@ def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding:
     ("channels", "size", "padding", "rows"),
     [(1, 160, 1, 5), (3, 160, 1, 5), (1, 99, 0, 7), (1, 98, 1, 7), (1, 94, 1, 0), (1, 40, 1, 0)],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_phases_that_leave_l2_are_copied_block_by_block(channels: int, size: int, padding: int, rows: int) -> None:
     """Some rows at a time with all channels, in the loop of what reads them. 47 rows are no whole blocks, and L2 holds the copy of a small image."""
     x, w = numbers(channels, size, size), numbers(24, channels, 3, 3, seed=1)
@@ -328,7 +329,7 @@ def test_register_tiles_stay_in_registers(name: str) -> None:
 
 @pytest.mark.parametrize("size", [7, 13, 29])
 @pytest.mark.parametrize(("channels", "filters", "kernel", "stride"), [(33, 50, 1, 1), (17, 50, 1, 3), (1, 41, 5, 1)])
-@pytest.mark.some(4)
+@pytest.mark.some(3)
 def test_indices_of_a_single_value_cost_nothing(
     size: int, channels: int, filters: int, kernel: int, stride: int
 ) -> None:
@@ -349,7 +350,7 @@ def test_indices_of_a_single_value_cost_nothing(
     ("channels", "filters", "kernel", "stride", "copied"),
     [(9, 3, 5, 1, True), (9, 3, 5, 2, True), (9, 3, 3, 1, False), (9, 1, 3, 1, True), (9, 1, 3, 2, False)],
 )
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 def test_ragged_windows_of_few_filters_get_padding(
     channels: int, filters: int, kernel: int, stride: int, copied: bool
 ) -> None:
@@ -433,7 +434,7 @@ def groups(x: f32["G C H W"], w: f32["G O C R S"]):
     ["i//2, j + r, c", "i, j//2 + r, c", "(i + 5) % 8, j + r, c", "i - i % 4, j + r, c"],
 )
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.some(5)
+@pytest.mark.some(4)
 def test_quotients_are_no_windows(place: str, padded: bool) -> None:
     """What they reach does not follow from how far the indices run: repeated pixels read nothing beside a copy."""
     source = "pad(x, ((0, 0), (1, 1), (0, 0)))" if padded else "x"

@@ -45,7 +45,7 @@ def is_gathered(source: str, *args: object, **options: object) -> bool:
 
 @pytest.mark.parametrize(("s", "e"), [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (4, 6), (7, 1), (2, 2)])
 @pytest.mark.parametrize(("n", "r"), [(0, 3), (1, 1), (1, 5), (2, 2), (5, 1), (40, 16), (37, 9), (3, 30)])
-@pytest.mark.some(16)
+@pytest.mark.some(10)
 def test_one_dimension(s: int, e: int, n: int, r: int) -> None:
     rng = np.random.default_rng(n + r)
     x, w = rng.integers(-4, 5, n).astype("f8"), rng.integers(-4, 5, r).astype("f8")

@@ -43,7 +43,7 @@ def test_sums_one_step_ahead(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     a, w = rng.standard_normal(shape) / 8, rng.random(shape[1]) / 4
     expected = steps(a, w, STEPS)
-    for threads in (1, 2, 3) if shape == (23, 141) else (2,):
+    for threads in (1, 3) if shape == (23, 141) else (2,):
         function = polyml.einsum(STEPS, target=SMALL, threads=threads, verify=True)
         assert notes(function, a.copy(), w)
         first = function(a.copy(), w)

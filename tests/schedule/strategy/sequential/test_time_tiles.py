@@ -142,7 +142,7 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     ("name", "threads"),
     [*((name, 1) for name in STENCILS), ("jacobi-1d", 3), ("fdtd", 2), ("seidel", 8), ("heat-3d", 2)],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_tiles_change_nothing(name: str, threads: int) -> None:
     text, make, sizes = STENCILS[name]
     arguments = make()
@@ -268,8 +268,8 @@ def test_threads_get_as_many_steps_each() -> None:
         return re.findall(r"time tiles: t by (\d+)", explained)[0]
 
     assert steps(1, 20) == steps(1, 500) == "24"  # other calls may have more
-    assert (steps(2, 20), steps(2, 500), steps(2, 5)) == ("10", "23", "8")
-    assert (steps(1, 20, known=True), steps(2, 20, known=True), steps(1, 100, known=True)) == ("20", "10", "25")
+    assert (steps(2, 500), steps(2, 5)) == ("23", "8")
+    assert (steps(2, 20, known=True), steps(1, 100, known=True)) == ("10", "25")
 
 
 def test_rows_that_share_elements_run_side_by_side() -> None:
