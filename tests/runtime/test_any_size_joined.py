@@ -154,7 +154,9 @@ def test_loops_and_pictures_know_the_products() -> None:
     np.testing.assert_array_equal(result.reshape(3, 4, 6), np.einsum(notation, *args))
 
 
-@pytest.mark.parametrize("kind", ["f32", pytest.param("f64", marks=pytest.mark.slow), "i32"])
+@pytest.mark.parametrize(
+    "kind", ["f32", pytest.param("f64", marks=pytest.mark.slow), pytest.param("i32", marks=pytest.mark.slow)]
+)
 def test_columns_around_the_vectors(kind: str) -> None:
     """Panels, what is left of them and no panels at all, in one block of the sum and in several."""
     f = polyml.einsum(product("ik,kj->ij", kind), dynamic=True, target=SMALL_CACHES, verify=True)

@@ -135,7 +135,7 @@ def test_operands_are_packed_where_they_are_large_and_read_often() -> None:
     assert "K" in text
 
 
-@pytest.mark.parametrize(("left", "right"), [("n, k", "m, k"), ("k, n", "k, m")])
+@pytest.mark.parametrize(("left", "right"), [("n, k", "m, k"), pytest.param("k, n", "k, m", marks=pytest.mark.slow)])
 def test_contractions_go_in_blocks(left: str, right: str) -> None:
     shapes = {index: index.upper() for index in "nkm"}
     declared = [" ".join(shapes[i] for i in part.split(", ")) for part in (left, right)]

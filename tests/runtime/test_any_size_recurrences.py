@@ -127,7 +127,7 @@ def test_deriche(first: tuple[int, int]) -> None:
     assert len(program.kernels) == 1
 
 
-@pytest.mark.parametrize("first", [3, 40])
+@pytest.mark.parametrize("first", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_adi(first: int) -> None:
     """Whichever size asks for the kernel."""
     kernel = KERNELS["adi"]

@@ -73,7 +73,7 @@ def run(program: CProgram, arguments: Arguments, threads: int) -> tuple[NDArray[
         pytest.param("fdtd-2d", marks=pytest.mark.slow),
         "seidel-2d",
         pytest.param("heat-3d", marks=pytest.mark.slow),
-        "nussinov",
+        pytest.param("nussinov", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.few(2)

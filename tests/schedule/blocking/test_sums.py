@@ -168,7 +168,7 @@ def test_results_stay(channels: int, filters: int, high: int, wide: int, dtype: 
     np.testing.assert_array_equal(layer(x), np.tensordot(w, windows, ([1, 2, 3], [0, 3, 4])))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_what_follows_reads_finished_sums(threads: int) -> None:
     rng = np.random.default_rng(1)
     x, w, b, z = (

@@ -180,7 +180,10 @@ def at(offset: int, array: np.ndarray) -> np.ndarray:
     return made
 
 
-@pytest.mark.parametrize(("text", "reference", "names"), [(JACOBI, jacobi, "a b"), (FIELDS, fields, "ex ey hz")])
+@pytest.mark.parametrize(
+    ("text", "reference", "names"),
+    [(JACOBI, jacobi, "a b"), pytest.param(FIELDS, fields, "ex ey hz", marks=pytest.mark.slow)],
+)
 def test_arrays_that_begin_at_different_places_of_a_line(
     text: str, reference: Callable[..., tuple[np.ndarray, ...]], names: str
 ) -> None:

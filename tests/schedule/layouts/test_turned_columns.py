@@ -48,7 +48,7 @@ def notes(function: polyml.Einsum, *arguments: object) -> list[str]:
     return [note.text for note in found if note.stage == "steps"]
 
 
-@pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])
+@pytest.mark.parametrize("text", [pytest.param(STEPS, marks=pytest.mark.slow), PART], ids=["all", "a part"])
 def test_any_size(text: str) -> None:
     """One kernel, which turns the matrix where it does not fit in L2."""
     function = polyml.einsum(text, target=SMALL, threads=1, dynamic=True, verify=True)

@@ -88,7 +88,7 @@ def planned(scop: Scop, dependences: Dependences) -> Pivots | None:
         ("lu", 145),
         pytest.param("cholesky", 120, marks=pytest.mark.slow),
         ("cholesky", 127),
-        ("ludcmp", 119),
+        pytest.param("ludcmp", 119, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.few(2)
@@ -136,7 +136,7 @@ def test_triangular_systems_with_many_right_sides(text: str, shape: tuple[int, i
     np.testing.assert_allclose(function(factor, sides.copy()), expected, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f64"])
 def test_written_pivot_by_pivot(dtype: str) -> None:
     """Assignments in a loop over pivots instead of sums; a row stride that is a power of two."""
     (a,) = KERNELS["lu"].data({"N": 256}, np.random.default_rng(2))

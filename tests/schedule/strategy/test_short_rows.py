@@ -88,7 +88,7 @@ def test_any_number_of_short_rows() -> None:
     assert not side_by_side(SEARCH, (100, 24), dynamic=("M",))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_one_kernel_for_any_number_of_rows(threads: int) -> None:
     f, g = (polyml.einsum(source, dynamic=("N",), threads=threads) for source in (SOFTMAX, SEARCH))
     for rows in (100, 1, 2, 3, 4, 5, 7, 1001, 0, 2048):

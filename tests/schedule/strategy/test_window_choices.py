@@ -65,7 +65,7 @@ def test_right_for_every_size(step: int, gap: int) -> None:
     assert len(one.kernels) == len(each.kernels) == 1
 
 
-@pytest.mark.parametrize("first", [1, 7])
+@pytest.mark.parametrize("first", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_few_filters(first: int) -> None:
     """Where panels do not pay, tiles of 4 filters, of 2 and of 1; whichever number asks for the kernel."""
     f = polyml.einsum(

@@ -85,7 +85,7 @@ def test_softmax(dtype: str, columns: int, rows: int) -> None:
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("rows", [512, 517])
+@pytest.mark.parametrize("rows", [pytest.param(512, marks=pytest.mark.slow), 517])
 def test_what_the_last_sweep_needs_of_the_row_before(rows: int) -> None:
     generator = np.random.default_rng(3)
     x = generator.standard_normal((rows, 256), np.float32) * 10

@@ -277,7 +277,7 @@ def some(A: f64["N M"], x: f64["M"], T: int):
     np.testing.assert_allclose(program(a, x.copy(), 3), want, rtol=1e-12)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_sums_that_wait_at_any_size(threads: int) -> None:
     program = polyml.einsum(GRADIENT, target=SMALL, threads=threads, dynamic=True, verify=True)
     rng = np.random.default_rng(0)

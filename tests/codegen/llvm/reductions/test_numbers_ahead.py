@@ -89,7 +89,7 @@ def test_one_spoiled_element_anywhere(place: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_shortest_paths(threads: int) -> None:
     program = pm.einsum(PATHS, target=BLOCKS, threads=threads)
     rng = np.random.default_rng(7)

@@ -131,7 +131,7 @@ def test_nan_and_infinities(op: str, dtype: str, threads: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_foldings_of_spoiled_tables(threads: int) -> None:
     """A NaN of the table that is given wins wherever the element is taken; infinities make NaN where they meet."""
     kernel = KERNELS["nussinov"]

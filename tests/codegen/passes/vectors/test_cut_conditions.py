@@ -77,7 +77,7 @@ def wave(T: int, a: {dtype}["N M"], b: {dtype}["N M"], c: {dtype}["N M"]):
 """
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("dtype", ["f32", pytest.param("f64", marks=pytest.mark.slow)])
 def test_levels_that_move_on_by_copies(dtype: str) -> None:
     """In tiles over time no store of a vector in the middle is under a mask where masks are vectors."""
     given = np.random.default_rng(3).random((3, 130, 171)).astype("f4" if dtype == "f32" else "f8")

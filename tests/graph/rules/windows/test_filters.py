@@ -474,7 +474,9 @@ def gradient(x: f32["C H W"], d: f32["F P Q"]):
 """
 
 
-@pytest.mark.parametrize("sizes", [(8, 12, 12, 24, 10, 10), (20, 9, 30, 4, 9, 29)])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param((8, 12, 12, 24, 10, 10), marks=pytest.mark.slow), (20, 9, 30, 4, 9, 29)]
+)
 def test_a_filters_gradient_of_any_size_has_lanes_along_filters(sizes: tuple[int, ...]) -> None:
     """Its few places in a row are told by the first call: rows of a register tile are channels then."""
     c, h, w, f, p, q = sizes

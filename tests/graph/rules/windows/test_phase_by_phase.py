@@ -51,7 +51,10 @@ def test_cropped(size: tuple[int, int], s: int, crop: tuple[int, int], places: t
     np.testing.assert_array_equal(program.bind(w=w)(x), expected)
 
 
-@pytest.mark.parametrize(("size", "s", "count"), [(3, 2, 4), pytest.param(5, 2, 4, marks=pytest.mark.slow), (4, 2, 4)])
+@pytest.mark.parametrize(
+    ("size", "s", "count"),
+    [(3, 2, 4), pytest.param(5, 2, 4, marks=pytest.mark.slow), pytest.param(4, 2, 4, marks=pytest.mark.slow)],
+)
 def test_phases_of_several_lengths(size: int, s: int, count: int) -> None:
     x, w = numbers(2, 64, 24, 25), numbers(64, 48, size, size)
     first = FIRST.format(t="f64", s=s)

@@ -100,7 +100,7 @@ def test_strips_of_columns_are_fetched_ahead() -> None:
     assert "prefetch L2 table[k + " in program.lower(np.zeros(520), np.zeros((520, 520))).text("loops")
 
 
-@pytest.mark.parametrize("n", [40, 83])
+@pytest.mark.parametrize("n", [pytest.param(40, marks=pytest.mark.slow), 83])
 def test_chains_of_products(n: int) -> None:
     w = np.random.default_rng(0).random(n)
     c = np.zeros((n, n))
