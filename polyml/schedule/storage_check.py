@@ -74,7 +74,7 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     visits = node.get_prefix_schedule_union_map()
     if storage.private:  # each thread's visit is its own
         visits = visits.flat_range_product(threads_of(node))
-    if not traffic.flows.is_subset(visits.apply_range(visits.reverse())):
+    if not _stay(traffic.flows, visits):
         found.append("a value leaves its visit")
     extents = [affine(extent) for extent in storage.shape]
     room = " and ".join(f"0 <= o{d} < {extent.isl_text()}" for d, extent in enumerate(extents)) or "true"
@@ -95,6 +95,14 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     if not any(storage.wraps) and not _distinct(total):
         found.append("two elements share a place")
     return found
+
+
+def _stay(flows: isl.UnionMap, visits: isl.UnionMap) -> bool:
+    """Whether each value is written and read in one visit. Flows are taken to visits: all pairs of instances that have a visit in common are many more."""
+    ends = flows.domain().union(flows.range())
+    if not ends.is_subset(visits.domain()):
+        return False
+    return bool(flows.apply_domain(visits).apply_range(visits).is_subset(visits.range().identity()))
 
 
 def _spots(storage: Storage, traffic: Traffic) -> dict[str, tuple[isl.Map, isl.Map, isl.Map]]:

@@ -139,6 +139,8 @@ def test_wrong_storage_is_found() -> None:
     assert any("leaves the storage" in f for f in storage_faults(replace(schedule, storage={"y_own": short})))
     tile = schedule.storage["x_tile"]
     assert any(tile.wraps)
+    alone = replace(tile, private=True)  # though others read what a thread copies
+    assert "x_tile: a value leaves its visit" in storage_faults(replace(schedule, storage={"x_tile": alone}))
     once = replace(tile, shape=tuple(1 if w else e for e, w in zip(tile.shape, tile.wraps, strict=True)))
     (fault,) = storage_faults(replace(schedule, storage={"x_tile": once}))
     assert "share a place of x_tile while the first one's value is needed" in fault
