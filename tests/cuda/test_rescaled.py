@@ -132,30 +132,27 @@ def tiles_of(stages: Stages) -> list[str]:
 
 
 @needs_gxx
-@pytest.mark.parametrize("part", range(5))
-@pytest.mark.few(1)
-def test_results_in_every_order(part: int) -> None:
-    cases = CASES[part::5]
-    batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL)
-    for (text, given, exact), kernel, stages in zip(cases, batch.kernels, batch.stages, strict=True):
-        assert tiles_of(stages), text
-        with np.errstate(all="ignore"):
-            expected = exact(*(a.astype(np.float64) for a in given))
-        for order in range(4):
-            kernel.module.orders = itertools.cycle((order,))
-            for found, right in zip(results_of(kernel(*(a.copy() for a in given))), expected, strict=True):
-                bound = 4e-3 if found.dtype == np.float16 else 2e-6
-                np.testing.assert_allclose(found, right, rtol=bound, atol=bound)
-
-
 @pytest.mark.parametrize(
-    "number", [k if k == 1 else pytest.param(k, marks=pytest.mark.slow) for k in range(len(CASES))]
+    ("number", "proved"),
+    [
+        (1, True),
+        (5, False),
+        *(pytest.param(k, True, marks=pytest.mark.slow) for k in range(len(CASES)) if k != 1),
+    ],
 )
-def test_storage_barriers_and_blocks_are_proved(number: int) -> None:
-    """By `verify`."""
-    text, given, _ = CASES[number]
-    (stages,) = compile_batch([(text, given)], build=False, target=SMALL, verify=True).stages
-    assert tiles_of(stages)
+def test_results_in_every_order(number: int, proved: bool) -> None:
+    """Storage, barriers and blocks are proved by `verify`."""
+    text, given, exact = CASES[number]
+    batch = compile_batch([(text, given)], target=SMALL, verify=proved)
+    assert tiles_of(batch.stages[0])
+    (kernel,) = batch.kernels
+    with np.errstate(all="ignore"):
+        expected = exact(*(a.astype(np.float64) for a in given))
+    for order in range(4):
+        kernel.module.orders = itertools.cycle((order,))
+        for found, right in zip(results_of(kernel(*(a.copy() for a in given))), expected, strict=True):
+            bound = 4e-3 if found.dtype == np.float16 else 2e-6
+            np.testing.assert_allclose(found, right, rtol=bound, atol=bound)
 
 
 @needs_gxx
