@@ -113,6 +113,7 @@ def test_as_many_rows_as_the_first_call(first: tuple[int, int, int], left: str, 
 
 
 @pytest.mark.parametrize("first", [(1, 40, 300), (16, 40, 300), (7, 8, 300)])
+@pytest.mark.few(2)
 def test_no_version_of_its_own(first: tuple[int, int, int]) -> None:
     """For a single row, many rows, or short sums."""
     f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)

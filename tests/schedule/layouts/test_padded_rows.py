@@ -62,7 +62,7 @@ def loops(text: str, *arguments: object, **options: object) -> str:
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize(("shape", "threads"), [((67, 149), 1), ((83, 135), 3), ((45, 277), 1)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_results(shape: tuple[int, int], threads: int, dtype: str) -> None:
     """Either version, by the number of steps; none at all, too."""
     text = JACOBI.replace("f64", dtype)

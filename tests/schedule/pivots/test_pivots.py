@@ -247,6 +247,7 @@ def test_small_ones_and_explicit_choices_stay_without_blocks() -> None:
 
 
 @pytest.mark.parametrize(("size", "block"), [(60, 48), (600, 72), (1600, 120)])
+@pytest.mark.few(2)
 def test_blocks_of_any_size_suit_the_call_at_hand(size: int, block: int) -> None:
     """And two of them are enough, not four: what has none goes row by row."""
     target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024)

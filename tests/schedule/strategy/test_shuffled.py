@@ -65,7 +65,7 @@ NAMES = dict(zip(TYPES, ["u8", "i16", "f16", "f32", "f64", "c64", "c128", "bool"
     ("dynamic", [False, True]),
     ("size", [0, 1, 2, 7, 131, 1500]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(dtype: str, target: str, threads: int, dynamic: bool, size: int) -> None:
     machine = Target(target)
     if not machine.runs_here:

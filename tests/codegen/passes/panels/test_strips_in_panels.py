@@ -28,7 +28,12 @@ def test_short_vectors_read_strips_from_panels() -> None:
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize(
-    ("n", "threads", "spoiled"), [(512, 1, False), (523, 2, True), pytest.param(578, 1, True, marks=pytest.mark.slow)]
+    ("n", "threads", "spoiled"),
+    [
+        pytest.param(512, 1, False, marks=pytest.mark.slow),
+        (523, 2, True),
+        pytest.param(578, 1, True, marks=pytest.mark.slow),
+    ],
 )
 def test_foldings(n: int, threads: int, spoiled: bool) -> None:
     """A NaN that comes along in the middle is in all elements behind."""

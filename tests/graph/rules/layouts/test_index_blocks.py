@@ -58,7 +58,7 @@ def grouped(x: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
     ("t", "groups", "d", "e", "size"),
     [("f32", 2, 3, 5, 9), ("f32", 4, 8, 16, 20), ("f32", 1, 2, 3, 6), ("f32", 3, 1, 17, 18), ("f64", 4, 8, 16, 20), ("i32", 3, 1, 17, 18), ("c64", 2, 3, 5, 9)],
 )  # fmt: skip
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_groups(t: str, groups: int, d: int, e: int, size: int) -> None:
     x, w = numbers(t, 2, groups * d, size, size + 1), numbers(t, groups * e, d, 3, 3)
     expected = grouped(x, w, groups)

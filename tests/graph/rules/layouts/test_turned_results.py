@@ -152,7 +152,7 @@ def test_a_written_order_stays() -> None:
 )
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("last", ["", "r[{out}] = max(z[{out}] + bias[a], 0)\n    return r"])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_any_size_turns_results_that_the_first_call_has_so(
     dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int, last: str
 ) -> None:

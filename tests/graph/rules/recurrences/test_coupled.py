@@ -148,7 +148,7 @@ def of_any_size(source: str) -> polyml.Einsum:
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("size", [(1, 1), (3, 31), (2, 32), (5, 77), (9, 130)])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_results(source: str, size: tuple[int, int], dynamic: bool) -> None:
     values = arguments(*size)
     found = (of_any_size(source) if dynamic else polyml.einsum(source, dynamic=False))(*values)

@@ -63,7 +63,7 @@ def test_others_stay(body: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn([*FADING, *(f"t {name}" for name in TIMES)], (False, True)))
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     made = program(FADING.get(name) or TIMES[name.removeprefix("t ")], dynamic=dynamic, verify=not dynamic)

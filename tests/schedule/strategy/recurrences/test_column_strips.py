@@ -81,6 +81,7 @@ def test_results_of_strips_from_far(shape: tuple[int, int], threads: int) -> Non
 
 
 @pytest.mark.parametrize("shape", [(60, 37), (41, 16), (3, 5), (50, 1), (2049, 6)])
+@pytest.mark.few(3)
 def test_results(shape: tuple[int, int]) -> None:
     target = pm.Target("host", l1_bytes=1024, l2_bytes=2048)
     x = np.random.default_rng(1).standard_normal(shape)

@@ -48,7 +48,7 @@ def inputs(t: int, d: int, n: int) -> list[npt.NDArray[np.float64]]:
     ("dynamic", [False, True]),
     ("source", [SELECTIVE, TROPICAL]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(size: tuple[int, int, int], threads: int, dynamic: bool, source: str) -> None:
     arguments = inputs(*size)
     found = polyml.einsum(source, threads=threads, dynamic=dynamic)(*arguments)
