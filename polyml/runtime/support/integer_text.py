@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 __all__ = ["INTEGERS", "emit_integers"]
 
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-"""NumPy's types; they are globals `object_int8` etc. of the module."""
+INTEGERS = {
+    f"{'u' if np.dtype(code).kind == 'u' else ''}integer_{code.lower()}": np.dtype(code).type for code in "bBhHiIlLqQ"
+}
+"""NumPy's types, one for each of C's, of which two may have one width; they are globals `object_integer_b` etc. of the module."""
 
 
 def emit_integers() -> str:
     """`@numpy_integer`: 0 for anything else, 1 for a signed and 2 for an unsigned number, whose 64 bits are stored."""
     lines = [f"@object_{name} = global ptr null" for name in INTEGERS]
-    lines += ["define internal i8 @numpy_integer(ptr %object, ptr %to) {", "  br label %int8"]
-    after = dict(zip(INTEGERS, (*INTEGERS[1:], "no"), strict=True))
-    for name in INTEGERS:
-        bits = name.removeprefix("u").removeprefix("int")
+    lines += ["define internal i8 @numpy_integer(ptr %object, ptr %to) {", "  br label %integer_b"]
+    after = dict(zip(INTEGERS, (*list(INTEGERS)[1:], "no"), strict=True))
+    for name, number in INTEGERS.items():
+        bits = 8 * np.dtype(number).itemsize
         lines += [
             f"{name}:",
             f"  %{name}.type = load ptr, ptr @object_{name}",
@@ -32,8 +36,8 @@ def emit_integers() -> str:
     )
 
 
-def _widened(name: str, bits: str) -> str:
-    if bits == "64":
+def _widened(name: str, bits: int) -> str:
+    if bits == 64:
         return f"add i64 %{name}.value, 0"
     return f"{'zext' if name.startswith('u') else 'sext'} i{bits} %{name}.value to i64"
 

@@ -37,7 +37,7 @@ _PYTHON_FUNCTIONS = (
 ).split()
 _PYTHON_OBJECTS: dict[str, object] = {
     "float64": np.float64, "float32": np.float32, "float16": np.float16, "complex64": np.complex64, "complex128": np.complex128, "complex": complex, "np_true": np.True_, "np_false": np.False_,
-    **{name: getattr(np, name) for name in INTEGERS},
+    **INTEGERS,
     "ndarray": np.ndarray, "bytes": np.dtype(np.uint8), "long": int, "float": float, "true": True, "false": False, "none": None,
 }  # fmt: skip
 _GLOBALS = (

@@ -11,8 +11,8 @@ NARROW_NUMBERS = """\
 @object_float16 = global ptr null
 @object_bfloat16 = global ptr null
 
-; np.float16, or what polyml_number_f64 takes, rounded once: adding and subtracting 1.5 * 2^(e + 42) leaves 10 digits behind the first, or multiples of 2^-24.
-define i1 @polyml_number_f16(ptr %object, ptr %to) {
+; np.float16, or what number_f64 takes, rounded once: adding and subtracting 1.5 * 2^(e + 42) leaves 10 digits behind the first, or multiples of 2^-24.
+define internal i1 @number_f16(ptr %object, ptr %to) {
   %wide.p = alloca double, align 8
   %half = load ptr, ptr @object_float16
   %is.half = call i1 @is_a(ptr %object, ptr %half)
@@ -23,7 +23,7 @@ copy:
   store i16 %value, ptr %to
   ret i1 true
 number:
-  %good = call i1 @polyml_number_f64(ptr %object, ptr %wide.p)
+  %good = call i1 @number_f64(ptr %object, ptr %wide.p)
   br i1 %good, label %convert, label %no
 convert:
   %x = load double, ptr %wide.p
@@ -62,8 +62,8 @@ no:
   ret i1 false
 }
 
-; ml_dtypes.bfloat16, or what polyml_number_f64 takes, rounded to float and then to its upper half, as ml_dtypes does.
-define i1 @polyml_number_bf16(ptr %object, ptr %to) {
+; ml_dtypes.bfloat16, or what number_f64 takes, rounded to float and then to its upper half, as ml_dtypes does.
+define internal i1 @number_bf16(ptr %object, ptr %to) {
   %wide.p = alloca double, align 8
   %half = load ptr, ptr @object_bfloat16
   %is.half = call i1 @is_a(ptr %object, ptr %half)
@@ -74,7 +74,7 @@ copy:
   store i16 %value, ptr %to
   ret i1 true
 number:
-  %good = call i1 @polyml_number_f64(ptr %object, ptr %wide.p)
+  %good = call i1 @number_f64(ptr %object, ptr %wide.p)
   br i1 %good, label %convert, label %no
 convert:
   %x = load double, ptr %wide.p
@@ -95,8 +95,8 @@ no:
   ret i1 false
 }
 
-; Python's complex, np.complex128, np.complex64, or what polyml_number_f64 takes, as two doubles.
-define i1 @polyml_number_c128(ptr %object, ptr %to) {
+; Python's complex, np.complex128, np.complex64, or what number_f64 takes, as two doubles.
+define internal i1 @number_c128(ptr %object, ptr %to) {
   %imag.p = getelementptr double, ptr %to, i64 1
   %value.p = getelementptr i8, ptr %object, i64 {scalar}
   %complex = load ptr, ptr @object_complex
@@ -120,14 +120,14 @@ widen:
   ret i1 true
 real:
   store double 0.0, ptr %imag.p
-  %good = call i1 @polyml_number_f64(ptr %object, ptr %to)
+  %good = call i1 @number_f64(ptr %object, ptr %to)
   ret i1 %good
 }
 
 ; The same as two floats.
-define i1 @polyml_number_c64(ptr %object, ptr %to) {
+define internal i1 @number_c64(ptr %object, ptr %to) {
   %wide.p = alloca <2 x double>, align 16
-  %good = call i1 @polyml_number_c128(ptr %object, ptr %wide.p)
+  %good = call i1 @number_c128(ptr %object, ptr %wide.p)
   br i1 %good, label %convert, label %no
 convert:
   %doubles = load <2 x double>, ptr %wide.p

@@ -8,6 +8,7 @@ from polyml.runtime.entry.layout import ArrayHeader
 from polyml.runtime.recycle import LARGE
 from polyml.runtime.support.integer_text import emit_integers
 from polyml.runtime.support.number_text import NARROW_NUMBERS
+from polyml.runtime.support.numbers_in_arrays import emit_numbers_in_arrays
 from polyml.runtime.support.scratch_text import emit_scratch
 from polyml.runtime.threads.parallel import OpenMP, emit_threads
 
@@ -17,7 +18,7 @@ __all__ = ["emit_support"]
 def emit_support(header: ArrayHeader | None, openmp: OpenMP | None) -> str:
     """The module's text."""
     offsets = header or ArrayHeader(**dict.fromkeys(_OFFSETS, 0))
-    text = _OBJECTS + emit_integers() + NARROW_NUMBERS
+    text = _OBJECTS + emit_integers() + NARROW_NUMBERS + emit_numbers_in_arrays()
     for name in _OFFSETS:
         text = text.replace(f"{{{name}}}", str(getattr(offsets, name)))
     text = text.replace("{large}", str(LARGE))
@@ -132,7 +133,7 @@ bad:
 }
 
 ; A Python float or int, np.float64, np.float32 or one of NumPy's integers, as a double.
-define i1 @polyml_number_f64(ptr %object, ptr %to) {
+define internal i1 @number_f64(ptr %object, ptr %to) {
   %float = load ptr, ptr @object_float
   %is.float = call i1 @is_a(ptr %object, ptr %float)
   br i1 %is.float, label %from.float, label %long
@@ -169,7 +170,7 @@ from.float32:
 }
 
 ; A Python int, or one of NumPy's.
-define i1 @polyml_number_i64(ptr %object, ptr %to) {
+define internal i1 @number_i64(ptr %object, ptr %to) {
   %long = load ptr, ptr @object_long
   %is.long = call i1 @is_a(ptr %object, ptr %long)
   br i1 %is.long, label %convert, label %other
@@ -188,7 +189,7 @@ other:
   ret i1 %is.integer
 }
 
-define i1 @polyml_number_u64(ptr %object, ptr %to) {
+define internal i1 @number_u64(ptr %object, ptr %to) {
   %long = load ptr, ptr @object_long
   %is.long = call i1 @is_a(ptr %object, ptr %long)
   br i1 %is.long, label %convert, label %other
@@ -208,7 +209,7 @@ other:
 }
 
 ; Python's and NumPy's True and False.
-define i1 @polyml_number_bool(ptr %object, ptr %to) {
+define internal i1 @number_bool(ptr %object, ptr %to) {
   %true = load ptr, ptr @object_true
   %is.true = icmp eq ptr %object, %true
   %np.true = load ptr, ptr @object_np_true

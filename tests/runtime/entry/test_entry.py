@@ -202,7 +202,7 @@ def test_scalars_are_converted(name: str) -> None:
         np.float32(0.1),
         float("inf"),
     ]
-    integers = [getattr(np, name)(5) for name in INTEGERS]
+    integers = [number(5) for number in INTEGERS.values()]
     good = {
         "c": complex_numbers,
         "f": [0.1, -2.5, 3, 2**60, float("inf"), *integers, np.int8(-3), np.int64(-7), np.uint64(2**64 - 1)],
@@ -218,11 +218,15 @@ def test_scalars_are_converted(name: str) -> None:
     if dtype.is_integer:
         bad.append(np.uint64(2**64 - 1) if dtype.kind == "i" else np.int8(-1))
     for number in good:
-        made = entry(number)
-        assert type(made) is dtype.numpy.type  # a 0-d result is a scalar, as in NumPy
         with np.errstate(over="ignore"):
-            assert made == np.asarray(number).astype(dtype.numpy)
-    for thing in bad:
+            expected = np.asarray(number).astype(dtype.numpy)
+        held = np.asarray(number)
+        for given in (number, held, held.astype(held.dtype.newbyteorder())):
+            made = entry(given)
+            assert type(made) is dtype.numpy.type  # a 0-d result is a scalar, as in NumPy
+            assert made == expected
+        assert sys.getrefcount(held) == 2 + (given is held)
+    for thing in [*bad, *map(np.asarray, bad), np.array([1]), np.ma.masked_array(1)]:
         with pytest.raises(Missed):
             entry(thing)
     if dtype.is_float:
