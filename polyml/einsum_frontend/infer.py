@@ -12,10 +12,10 @@ import islpy as isl
 from polyml.einsum_frontend.proofs import Avoid, nothing
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain_name
-from polyml.einsum_frontend.syntax import Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
+from polyml.einsum_frontend.syntax import Boolean, Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
-from polyml.records import dataclass
+from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine, Extent, affine, extent_of
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
@@ -42,7 +42,7 @@ def infer_ranges(
     span: Span,
     symbolic: Collection[str] = (),
     avoid: Avoid = nothing,
-    guarded: Collection[str] = (),
+    guards: Sequence[Expression] = (),
 ) -> Inferred:
     """The range of every index of one statement.
 
@@ -50,12 +50,13 @@ def infer_ranges(
         indices: all of them, as in the text. own: the subscripts of the left side where the tensor exists already.
         uses: all other subscripts, those inside gathered left ones included. outer: loop variables and symbolic sizes.
         symbolic: those of them that are sizes. avoid: takes for granted that some of their values do not occur.
-        guarded: indices that an enclosing `if` names.
+        guards: the conditions of the enclosing `if`s.
 
     Raises:
         ShapeError: extents of one index differ, or no value fits. UnboundedDomainError: a range follows from nothing, or has gaps.
     """
     ranges = _stated(value, names, outer)
+    guarded = frozenset[str]().union(*map(index_names, guards))
     for use in own:
         if isinstance(use.expression, IndexRef):
             variable = _variable(use.expression.name, names)
@@ -63,7 +64,8 @@ def infer_ranges(
     assumed = _plain(ranges, [*own, *uses], names, guarded)
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
-        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid)
+        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid, guarded)
+        found = found or _under_ifs(guards, missing, names, outer)
         if not found:
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
@@ -81,7 +83,8 @@ def _declared(missing: Sequence[str], guarded: Collection[str]) -> str:
     """What gives these indices ranges."""
     restricted = [plain_name(name) for name in missing if name in guarded]
     if restricted:
-        return f"an `if` restricts {' and '.join(restricted)}, and gives no range: declare the left side with its shape"
+        first = restricted[0]
+        return f"an `if` gives {' and '.join(restricted)} no upper bound that is known (`if {first} < 4:`): state one, or declare the left side with its shape"
     return "declare the left side with its shape, or state a condition in a reducer, e.g. sum[k, k < 3](..)"
 
 
@@ -109,20 +112,43 @@ def _stated(value: Expression, names: Names, outer: Mapping[str, Range]) -> dict
     for reducer in (n for n in nodes(value) if isinstance(n, Reducer) and not n.implied):
         own = {item.name for item in reducer.items if isinstance(item, IndexRef)}
         for item in reducer.items:
-            match item:
-                case (
-                    Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
-                    | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
-                ) if r in own and all(not isinstance(n, IndexRef | Subscript | Reducer | Call) for n in nodes(bound)):
-                    stop = to_affine(bound, names)
-                    if stop is None:
-                        continue
-                    stated = _below(_variable(r, names), stop + (1 if op == "<=" else 0), outer)
-                    before = found.get(r)
-                    if before is None or not (before.exact and stated.exact) or (stated.high or 0) < (before.high or 0):
-                        found[r] = stated
+            _state(found, item, own, names, outer)
+    return found
+
+
+def _state(
+    found: dict[str, Range], condition: Expression, indices: Collection[str], names: Names, outer: Mapping[str, Range]
+) -> None:
+    """Adds the range that a condition states, where it is smaller than the one before."""
+    match condition:
+        case (
+            Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
+            | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
+        ) if r in indices and all(not isinstance(n, IndexRef | Subscript | Reducer | Call) for n in nodes(bound)):
+            stop = to_affine(bound, names)
+            if stop is None:
+                return
+            stated = _below(_variable(r, names), stop + (1 if op == "<=" else 0), outer)
+            before = found.get(r)
+            if before is None or not (before.exact and stated.exact) or (stated.high or 0) < (before.high or 0):
+                found[r] = stated
+        case _:
+            pass
+
+
+def _under_ifs(
+    guards: Sequence[Expression], missing: Collection[str], names: Names, outer: Mapping[str, Range]
+) -> dict[str, Range]:
+    """The ranges that the enclosing `if`s state, for indices whose ranges nothing else gives."""
+    found: dict[str, Range] = {}
+    for guard in guards:
+        for condition in guard.operands if isinstance(guard, Boolean) and guard.op == "and" else (guard,):
+            match condition:
+                case Compare(operands=(_, IndexRef() as index, bound), ops=("<" | "<=", "<" | "<=" as op)):
+                    condition = replace(condition, operands=(index, bound), ops=(op,))
                 case _:
                     pass
+            _state(found, condition, missing, names, outer)
     return found
 
 
@@ -196,8 +222,9 @@ def _round(
     assumed: list[Affine],
     symbolic: Collection[str],
     avoid: Avoid,
+    guarded: Collection[str],
 ) -> dict[str, Range]:
-    """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds."""
+    """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds; only an index that an `if` restricts may have none."""
     fitting: dict[str, list[Use]] = {}
     for use in uses:
         if use.branch or use.condition or use.value is None:
@@ -212,11 +239,13 @@ def _round(
         adopted = _by_arithmetic(variable, fitting[name], inner)
         if adopted is None and _symbolic(use.extent for use in fitting[name]):
             adopted = _by_symbols(variable, fitting[name], inner, assumed)
-        adopted = adopted or _by_sets(variable, fitting[name], inner, outer, span, symbolic, avoid)
+        adopted = adopted or _by_sets(
+            variable, fitting[name], inner, outer, span, symbolic, avoid, may_be_empty=name in guarded
+        )
         if adopted is None:
             continue
         empty = adopted.exact and adopted.may_be_empty and all(use.extent != 0 for use in fitting[name])
-        if empty and not _never(outer):
+        if empty and name not in guarded and not _never(outer):
             raise ShapeError(
                 f"no value of {plain_name(name)} keeps every subscript in bounds",
                 span=fitting[name][0].expression.span,
@@ -303,8 +332,10 @@ def _by_sets(
     span: Span,
     symbolic: Collection[str],
     avoid: Avoid,
+    *,
+    may_be_empty: bool,
 ) -> Range | None:
-    """The general case, by integer sets; None when the values are not bounded. Symbolic sizes for which an inner range is empty, or this one, are avoided.
+    """The general case, by integer sets; None when the values are not bounded. Symbolic sizes for which an inner range is empty, or this one where it must not be, are avoided.
 
     Raises:
         UnboundedDomainError: the values have gaps.
@@ -319,7 +350,8 @@ def _by_sets(
         good = good.intersect_params(possible)
         loops = [k for k, name in enumerate(sorted(outer_ranges)) if name not in symbolic]
         varies = any(good.involves_dims(isl.dim_type.param, k, 1) for k in loops)
-        if not varies and all(use.extent != 0 for use in uses) and not avoid(possible.subtract(good.params())):
+        must = not varies and not may_be_empty and all(use.extent != 0 for use in uses)
+        if must and not avoid(possible.subtract(good.params())):
             return box_range(variable, 0, 0)
     good = good.coalesce()
     if not good.is_bounded():

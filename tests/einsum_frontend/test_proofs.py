@@ -168,17 +168,17 @@ def test_a_first_left_side_under_an_if() -> None:
 
 
 @pytest.mark.parametrize("condition", ["n > 0", "n % 2 == 0", "n < 9 and n != 3"])
-def test_refused_first_left_side_with_holes(condition: str) -> None:
+def test_refused_holes_of_a_first_left_side(condition: str) -> None:
     check_refused(
-        'x: f32["N"]', f"if {condition}:", "    «y[n]» = x[n]", "return y",
-        arguments=X, error=ShapeError, message="leaves holes", hint="declare it first: y",
+        'x: f32["N"]', f"if {condition}:", "    y[n] = x[n]", "return «y»",
+        arguments=X, error=BoundsError, message="is returned before it is written", hint="fill it where it is declared",
     )  # fmt: skip
 
 
 def test_refused_first_left_side_that_only_some_iterations_make() -> None:
     check_refused(
-        'x: f32["N"]', "for t in range(N):", "    if t > 0:", "        «z[n]» = x[n]", "    x[n] = z[n]",
-        arguments=X, error=ShapeError, message="leaves holes",
+        'x: f32["N"]', "for t in range(N):", "    if t > 0:", "        z[n] = x[n]", "    x[n] = «z[n]»",
+        arguments=X, error=BoundsError, message="is read before it is written",
     )  # fmt: skip
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyml as pm
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.ranges import Range, box_range, interval
 from polyml.errors import BoundsError, ShapeError, UnboundedDomainError
 from polyml.sets.affine import affine
+from polyml.testing import verify
 from tests.graph.built import check_refused, graph, program, run, values
 
 
@@ -146,9 +148,33 @@ def test_refused_unbounded() -> None:
 
 def test_refused_unbounded_under_an_if() -> None:
     check_refused(
-        'x: f32["N"]', "if i < 3:", "    «y[n, i] = x[n] * i»", "return y",
-        arguments=(values(4),), error=UnboundedDomainError, message="the range of i follows from nothing", hint="an `if` restricts i, and gives no range",
+        'x: f32["N"]', "if i > 3:", "    «y[n, i] = x[n] * i»", "return y",
+        arguments=(values(4),), error=UnboundedDomainError, message="the range of i follows from nothing", hint="an `if` gives i no upper bound",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_upper_bound_under_an_if_is_a_range_where_nothing_else_gives_one(dynamic: bool) -> None:
+    step = "y[4*i + j] = x[4*i + j] - x[4*i + j + 2] * z[i, j]"
+    lines = ["if j < 2:", "    z[n, j] = x[n] * j", 'y: f64["N"] = 0', "if j < 2:", f"    {step}", "return y"]
+    text = "\n    ".join(['def f(x: f64["N"]):', *lines]) + "\n"
+    assert verify(pm.einsum(text, dynamic=dynamic), np.arange(12.0))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_first_left_side_with_holes(dynamic: bool) -> None:
+    """It has its shape from its last elements; in a loop, of sizes for which nothing is left of it, too."""
+    lines = [
+        "for t in range(T):",
+        "    if 1 <= i < N - 1:",
+        "        d[i] = x[i + 1] - x[i - 1]",
+        "        x[i] += d[i]",
+    ]
+    lines += ["if i < N - 1:", "    y[i] = x[i + 1] * T", "return x, y"]
+    text = "\n    ".join(['def f(x: f64["N"], T: int):', *lines]) + "\n"
+    smooth = pm.einsum(text, dynamic=dynamic)
+    for size in (7, 2, 1):
+        assert verify(smooth, np.arange(float(size)) ** 2, 3)
 
 
 def test_refused_an_index_that_a_reducer_binds_beside_the_left_one() -> None:

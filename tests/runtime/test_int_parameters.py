@@ -89,7 +89,7 @@ PROGRAMS: dict[str, tuple[str, tuple[tuple[int, ...], ...], list[Values], int, i
     "windows": (text('x: f32["N"], t: int', "y[i] = max[k, k < t](x[i + k])", "return y"), X, ONE, 11, 1),
     "pad widths": (text('x: f32["N"], t: int', "y[i] = pad(x, ((t, t + 1),))[i] * 2", "return y"), X, ONE, 14, 1),
     "a condition": (text('x: f32["N"], t: int', "if i >= t:", "    x[i] = x[i - t] + 1"), X, ONE, 14, 1),
-    "made under a condition": (text('x: f32["N"], t: int', "if i < t:", "    y[i] = x[i]", "return y"), X, ONE, 13, 2),
+    "made under a condition": (text('x: f32["N"], t: int', "if i < t:", "    y[i] = x[i]", "return y"), X, ONE, 17, 3),
     "two bounds": (text('x: f32["N"], a: int, b: int', 'y: f32["N"] = 0', "for s in range(a, b):", "    y[s] = x[s]", "return y"), X, TWO, 31, 2),
     "written by a loop": (text('x: f32["N"], t: int', 'y: f32["N"]', "for s in range(t):", "    y[s] = x[s]", "return y"), X, ONE, 1, 1),
     "parts of a shape": (text('x: f32["A+B"], A: int, B: int', 'y: f32["A"]', "y[i] = x[i + B] + i", "return y"), X, [(a, b) for a in range(-1, 13) for b in range(-1, 13)], 12, 1),

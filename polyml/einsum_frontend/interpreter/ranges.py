@@ -7,11 +7,12 @@ written; no set algebra is shared with the compiler.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from polyml.einsum_frontend.interpreter.affine import affine_value, has_reads
 from polyml.einsum_frontend.interpreter.names import children, free_indices
 from polyml.einsum_frontend.syntax import (
+    Boolean,
     Call,
     Compare,
     Expression,
@@ -80,7 +81,8 @@ def infer_ranges(
     _plain(ranges, [*own, *uses], restricted, span)
     conditions = any(_has_loop(bound) for bound in _conditions(value))
     while missing := everything - set(ranges):
-        found = _round([*own, *uses], ranges, missing, values, conditions)
+        found = _round([*own, *uses], ranges, missing, values, conditions, restricted)
+        found = found or _under_ifs(guards, missing, values)
         if not found:
             names = ", ".join(sorted(name.partition("@")[0] for name in missing))
             hint = "declare the left side, or state a condition in a reducer"
@@ -127,15 +129,33 @@ def _stated(expr: Expression, values: Mapping[str, int]) -> dict[str, range]:
         return found
     own = {e.name for e in expr.items if isinstance(e, IndexRef)}
     for item in expr.items:
-        match item:
-            case (
-                Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
-                | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
-            ) if r in own and _is_known(bound):
-                stop = max(0, affine_value(bound, values) + (op == "<="))
-                found[r] = range(min(stop, found[r].stop) if r in found else stop)
-            case _:
-                pass
+        _state(found, item, own, values)
+    return found
+
+
+def _state(found: dict[str, range], condition: Expression, indices: Collection[str], values: Mapping[str, int]) -> None:
+    match condition:
+        case (
+            Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
+            | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
+        ) if r in indices and _is_known(bound):
+            stop = max(0, affine_value(bound, values) + (op == "<="))
+            found[r] = range(min(stop, found[r].stop) if r in found else stop)
+        case _:
+            pass
+
+
+def _under_ifs(guards: Iterable[Expression], missing: Collection[str], values: Mapping[str, int]) -> dict[str, range]:
+    """What the enclosing `if`s state of indices whose ranges nothing else gives: r < e, lower bounds apart."""
+    found: dict[str, range] = {}
+    for guard in guards:
+        for e in guard.operands if isinstance(guard, Boolean) and guard.op == "and" else (guard,):
+            match e:
+                case Compare(operands=(_, IndexRef() as index, bound), ops=("<" | "<=", "<" | "<=" as op)):
+                    e = Compare((index, bound), (op,), e.span)
+                case _:
+                    pass
+            _state(found, e, missing, values)
     return found
 
 
@@ -184,11 +204,12 @@ def _round(
     missing: frozenset[str],
     values: Mapping[str, int],
     varying: bool,
+    guarded: frozenset[str],
 ) -> dict[str, range]:
     """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds.
 
     Args:
-        varying: ranges may depend on loop variables: none may be left of them in some iterations.
+        varying: ranges may depend on loop variables: none may be left of them in some iterations. guarded: indices that an `if` restricts, of which none may be left either.
     """
     found: dict[str, range] = {}
     for name in sorted(missing):
@@ -210,7 +231,12 @@ def _round(
                 among.append(use)
         if good is None:
             continue
-        if not good and not varying and all(use.extent and not _has_loop(use.subscript) for use in among):
+        if (
+            not good
+            and not varying
+            and name not in guarded
+            and all(use.extent and not _has_loop(use.subscript) for use in among)
+        ):
             span = among[0].subscript.span
             raise ShapeError(f"no value of {name.partition('@')[0]} keeps every subscript in bounds", span=span)
         if good != set(range(min(good, default=0), max(good, default=-1) + 1)):

@@ -11,6 +11,7 @@ import numpy as np
 
 from polyml.einsum_frontend.interpreter import at_once
 from polyml.einsum_frontend.interpreter.affine import affine_value, condition_value
+from polyml.einsum_frontend.interpreter.names import free_indices
 from polyml.einsum_frontend.interpreter.ranges import infer_ranges
 from polyml.einsum_frontend.interpreter.ready import (
     Ready,
@@ -238,9 +239,10 @@ class Run:
         return True
 
     def create(self, statement: ReadyAssign, ranges: Mapping[str, range], positions: Sequence[tuple[int, ...]]) -> None:
-        """A new tensor: its shape is that of the ranges, or under an `if` the box of its instances."""
+        """A new tensor: its shape is that of the ranges, or under an `if` the least box from 0 on around its instances."""
         own = [ranges[_plain_name(e)] for e in statement.left]
-        if any(r and r.start != 0 for r in own):
+        named = frozenset[str]().union(*map(free_indices, statement.guards))
+        if any(r and r.start != 0 and _plain_name(e) not in named for e, r in zip(statement.left, own, strict=True)):
             raise ShapeError(
                 f"the ranges of {statement.source.target} do not start at 0",
                 span=statement.source.span,
@@ -249,10 +251,12 @@ class Run:
         shape = tuple(r.stop for r in own)
         written: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None = None
         if statement.guards:
-            shape = tuple(max((p[k] for p in positions), default=-1) + 1 for k in range(len(own)))
-            if own and len(set(positions)) != math.prod(shape):
-                message = f"{statement.source.target} is new, and its if leaves no whole box"
-                raise ShapeError(message, span=statement.source.span, hint="declare it with a fill")
+            if positions:
+                shape = tuple(max(p[k] for p in positions) + 1 for k in range(len(own)))
+            else:
+                shape = tuple(
+                    0 if _plain_name(e) in named else r.stop for e, r in zip(statement.left, own, strict=True)
+                )
             written = np.zeros(shape, np.bool_)
         values = np.zeros(shape, storage(statement.type.dtype, self.wide))
         self.cells[statement.source.target] = Cell(values, written, statement.type)

@@ -23,11 +23,11 @@ from polyml.graph.builder.reduction import Reduction, has_idle_instances, nested
 from polyml.graph.builder.state import State, Variable
 from polyml.graph.builder.target import (
     Target,
+    first_shape,
     guard_conditions,
     index_variables,
     left_side,
     statement_ranges,
-    whole_box,
 )
 from polyml.graph.ir import Equation, Tensor
 from polyml.sets.affine import affine
@@ -69,9 +69,13 @@ def assign(state: State, outer_names: Names, statement: Assign, guards: Sequence
 def _make(state: State, body: Body, target: Target) -> None:
     """The first statement of a tensor that is not declared: it takes its shape and type from here."""
     name = target.statement.target
-    shape = whole_box(state, target)
+    shape, whole = first_shape(state, target)
     source = _right_side(body, target, None)
     dtype, weak = _type(source)
+    if not whole:
+        made = Variable(state.fresh(f"{name}#"), name, None, dtype, shape, home=len(state.frames) - 1)
+        _write(state, replace(target, variable=made), made, source)
+        return
     result = state.tensor(name, dtype, shape)
     _emit(state, target, result, source, None)
     state.env[name] = Variable(state.fresh(f"{name}#"), name, result, dtype, shape, weak and not shape)
@@ -86,13 +90,18 @@ def _overwrite(state: State, body: Body, target: Target, variable: Variable) -> 
         dtype, weak = _type(source)
         if weak and not covers:
             dtype, weak = common([Typed(Const(0, variable.dtype), True), Typed(Const(0, dtype), True)])
+    _write(state, target, replace(variable, dtype=dtype, weak=weak), source, covers=covers)
+
+
+def _write(state: State, target: Target, variable: Variable, source: Source, *, covers: bool = False) -> None:
+    """The elements of the left side, of the variable's type; the others stay."""
     written = image(target.subscripts, variable, target.path.scope) if variable.home is not None else None
     if variable.tensor is None and written is not None and not covers:
         covers = _is_whole(state, variable, written, target.path.scope)
-    base = None if covers else _base(state, target, variable, dtype)
-    result = state.tensor(variable.label, dtype, variable.shape)
+    base = None if covers else _base(state, target, variable, variable.dtype)
+    result = state.tensor(variable.label, variable.dtype, variable.shape)
     _emit(state, target, result, source, base)
-    updated = replace(variable, tensor=result, dtype=dtype, weak=weak)
+    updated = replace(variable, tensor=result)
     if written is not None:
         updated = state.mark_written(updated, written)
     state.env[target.statement.target] = updated
@@ -241,7 +250,7 @@ def _base(state: State, target: Target, variable: Variable, dtype: DType) -> Ten
         tensor = state.tensor(variable.label, dtype, variable.shape)
         state.emit(fill(tensor, cast(Const(0, i64), dtype), None))
     if tensor.dtype != dtype:
-        assert variable.weak, "internal: only a weak variable changes its type"
+        assert not variable.shape, "internal: only a number changes its type"
         strong = state.tensor(variable.label, dtype, ())
         state.emit(fill(strong, cast(Read(tensor.name, (), tensor.dtype), dtype), target.statement.span))
         tensor = strong

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import islpy as isl
 
 from polyml.einsum_frontend.proofs import parameters
@@ -11,7 +13,7 @@ from polyml.sets.affine import Extent, extent_of
 from polyml.sets.callbacks import pieces_of
 from polyml.sets.from_isl import affine_of
 
-__all__ = ["box_of", "greatest_plus_one", "stop_of"]
+__all__ = ["bounds_of", "box_of", "greatest_plus_one", "stop_of"]
 
 
 def stop_of(state: State, r: Range) -> Extent | None:
@@ -45,23 +47,63 @@ def box_of(state: State, values: isl.Set) -> tuple[Extent, ...] | None:
 
     *Returns* None where it is not a box, or depends on loop variables.
     """
-    loops = [values.get_dim_name(isl.dim_type.param, d) for d in range(values.dim(isl.dim_type.param))]
-    for name in (name for name in loops if name is not None and name not in state.sizes):
-        position = values.find_dim_by_name(isl.dim_type.param, name)
-        if values.involves_dims(isl.dim_type.param, position, 1):
-            return None
-        values = values.project_out(isl.dim_type.param, position, 1)
-    extents: list[Extent] = []
-    for position in range(values.dim(isl.dim_type.set)):
-        found = _greatest(state, values, position)
-        if found is None:
-            return None
-        extents.append(found)
+    outside = _outside_of_loops(state, values)
+    extents = None if outside is None else _extents(state, outside)
+    if outside is None or extents is None:
+        return None
     dims = [f"e{d}" for d in range(len(extents))]
     limits = [f"0 <= {e} < {n if isinstance(n, int) else n.isl_text()}" for e, n in zip(dims, extents, strict=True)]
     text = " and ".join(["true", *limits])
     whole = isl.Set(f"{parameters(state.size_ranges)}{{ [{', '.join(dims)}] : {text} }}")
-    return tuple(extents) if state.avoid(whole.intersect_params(state.known).subtract(values)) else None
+    return extents if state.avoid(whole.intersect_params(state.known).subtract(outside)) else None
+
+
+def bounds_of(state: State, values: isl.Set) -> tuple[Extent, ...] | None:
+    """The same of the least box from 0 on around a set that is none, or that not every iteration of the loops has."""
+    outside = _outside_of_loops(state, values)
+    if outside is None:
+        outside = _without(values.intersect_params(_iterations(state)), _loops(state, values))
+    return _extents(state, outside)
+
+
+def _extents(state: State, values: isl.Set) -> tuple[Extent, ...] | None:
+    """One past the greatest value of each dimension."""
+    found = [_greatest(state, values, position) for position in range(values.dim(isl.dim_type.set))]
+    extents = tuple(extent for extent in found if extent is not None)
+    return extents if len(extents) == len(found) else None
+
+
+def _outside_of_loops(state: State, values: isl.Set) -> isl.Set | None:
+    """The values without the loop variables, and without what these imply of sizes; None where not every iteration has the same ones."""
+    loops = _loops(state, values)
+    same = _without(values, loops)
+    if not any(
+        values.involves_dims(isl.dim_type.param, values.find_dim_by_name(isl.dim_type.param, v), 1) for v in loops
+    ):
+        return same
+    iterations = _iterations(state)
+    if not same.intersect_params(iterations).is_subset(values):
+        return None
+    return same.gist_params(_without(iterations, loops))
+
+
+def _loops(state: State, values: isl.Set) -> list[str]:
+    names = [values.get_dim_name(isl.dim_type.param, d) for d in range(values.dim(isl.dim_type.param))]
+    return [name for name in names if name is not None and name not in state.sizes]
+
+
+def _iterations(state: State) -> isl.Set:
+    """What holds of loop variables and sizes in any iteration of the loops around."""
+    constraints = " and ".join(["true", *(f"({r.constraint})" for r in state.outer if r.constraint)])
+    return isl.Set(f"{parameters(state.outer)}{{ : {constraints} }}")
+
+
+def _without(values: isl.Set, names: Sequence[str]) -> isl.Set:
+    for name in names:
+        position = values.find_dim_by_name(isl.dim_type.param, name)
+        if position >= 0:
+            values = values.project_out(isl.dim_type.param, position, 1)
+    return values
 
 
 def _greatest(state: State, values: isl.Set, position: int) -> Extent | None:

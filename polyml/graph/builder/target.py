@@ -1,4 +1,4 @@
-"""Left sides: the ranges and conditions of a statement, its subscripts, and the box that a first left side fills."""
+"""Left sides: the ranges and conditions of a statement, its subscripts, and the shape that a first left side gives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from polyml.errors import EinsumSyntaxError, NotAffineError, ShapeError
 from polyml.expressions import Subscript as GraphSubscript
 from polyml.expressions import plain_indices
 from polyml.graph.builder.body import Body, extents_of
-from polyml.graph.builder.box import box_of, stop_of
+from polyml.graph.builder.box import bounds_of, box_of, stop_of
 from polyml.graph.builder.parts import Path
 from polyml.graph.builder.state import State, Variable, identifier
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine
 
-__all__ = ["Target", "guard_conditions", "index_variables", "left_side", "statement_ranges", "whole_box"]
+__all__ = ["Target", "first_shape", "guard_conditions", "index_variables", "left_side", "statement_ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def statement_ranges(
         statement.span,
         state.sizes,
         state.avoid,
-        restricting,
+        guards,
     )
     state.warnings.extend(inferred.warnings)
     state.assume(inferred.assumed)
@@ -189,60 +189,54 @@ def _new_subscript(node: Expression, names: Names, statement: Assign) -> Affine:
     return value
 
 
-def whole_box(state: State, target: Target) -> tuple[Extent, ...]:
-    """The shape that a first left side fills.
+def first_shape(state: State, target: Target) -> tuple[tuple[Extent, ...], bool]:
+    """The shape that a first left side gives, and whether it fills it: under an `if` it may leave out elements below the last ones.
 
     Raises:
-        ShapeError: it does not start at 0, depends on a loop variable, or is not a box.
+        ShapeError: a range does not start at 0, or an extent depends on a loop variable.
     """
     scope, statement = target.path.scope, target.statement
-    hint = f"declare it first: {statement.target}: dtype[shape]"
     if scope.conditions:
-        return _restricted_box(state, target, hint)
+        return _restricted_shape(state, target)
     shape: list[Extent] = []
     for name in (s.name for s in target.subscripts if isinstance(s, Affine) and s.name is not None):
         extent = stop_of(state, scope.known[name])
         if extent is None:
-            raise _not_fixed(statement, scope.known[name], hint)
+            raise _not_fixed(statement, scope.known[name])
         shape.append(extent)
-    return tuple(shape)
+    return tuple(shape), True
 
 
-def _not_fixed(statement: Assign, r: Range, hint: str) -> ShapeError:
+def _not_fixed(statement: Assign, r: Range) -> ShapeError:
     return ShapeError(
         f"{statement.target} is made here, and the range of {r.name} is {r.constraint or 'not known'}, not 0 to a fixed number",
         span=statement.target_span,
-        hint=hint,
+        hint=f"declare it first: {statement.target}: dtype[shape]",
     )
 
 
-def _restricted_box(state: State, target: Target, hint: str) -> tuple[Extent, ...]:
+def _restricted_shape(state: State, target: Target) -> tuple[tuple[Extent, ...], bool]:
     """The same under an `if`."""
     scope, statement = target.path.scope, target.statement
     plain = [s.name for s in target.subscripts if isinstance(s, Affine) and s.name is not None]
+    restricted = frozenset[str]().union(*(condition.names for condition in scope.conditions))
     for r in (scope.known[name] for name in plain):
-        if not isinstance(r.extent, int) and not state.sizes:
-            raise _not_fixed(statement, r, hint)
+        if not (r.exact or state.sizes) or (r.low not in (0, None) and r.name not in restricted):
+            raise _not_fixed(statement, r)
     domain = scope.domain("x", plain).reset_tuple_id()
     if state.sizes and (found := box_of(state, domain)) is not None:
-        return found
-    if domain.is_empty():
-        raise ShapeError(
-            f"{statement.target} is made here, and no instance is left of it", span=statement.target_span, hint=hint
-        )
+        return found, True
+    if state.sizes and (bounds := bounds_of(state, domain)) is not None:
+        return bounds, False
+    if state.avoid(domain.params()):
+        return tuple(0 if n in restricted else scope.known[n].extent or 0 for n in plain), True
     free = domain.project_out(isl.dim_type.param, 0, domain.dim(isl.dim_type.param))
     if not free.is_bounded():
-        raise _not_fixed(statement, scope.known[plain[0]], hint)
+        raise _not_fixed(statement, scope.known[plain[0]])
     shape = [free.dim_max_val(d).to_python() + 1 for d in range(len(plain))]
     limits = [f"0 <= {n} < {extent}" for n, extent in zip(plain, shape, strict=True)]
     outer = [r.constraint for r in scope.outer if r.constraint]
     names = ", ".join(r.name for r in scope.outer)
     text = " and ".join([*limits, *outer])
     whole = isl.Set(f"[{names}] -> {{ [{', '.join(plain)}]{' : ' + text if text else ''} }}")
-    if not whole.is_subset(domain):
-        raise ShapeError(
-            f"{statement.target} is made here under an `if` that leaves holes in it",
-            span=statement.target_span,
-            hint=hint,
-        )
-    return tuple(shape)
+    return tuple(shape), bool(whole.is_subset(domain))
