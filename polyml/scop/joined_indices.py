@@ -1,6 +1,6 @@
 """Neighbouring indices become one where every array has them side by side: y[o, p, q] of a product over 14 x 14 points is one row of 196, which is whole
 vectors but for the last, instead of rows of 14, each of which wastes a part of one. Where extents are symbolic, so that nobody knows how short rows are, all reductions' neighbours become one; and so do all neighbours of regions that go through
-memory without contractions (sums, batch norms, permutations), whose loops are as long as memory allows then.
+memory without contractions (sums, batch norms, permutations, elements one by one), for any sizes, too, whose loops are as long as memory allows then.
 So do those of sums of products that use a large operand's elements a few times only: it is read in longer pieces. And so do the last ones of an operand whose innermost rows are shorter than a register tile.
 
 A pair of indices (i, j) may become one, E*i + j, when each access of the statement has both as neighbouring plain subscripts, or neither; the array's dimension of j has E elements, and
@@ -50,7 +50,7 @@ def joined_indices(
 ) -> Scop:
     """The scop with the rows of its contractions' results joined where they are short and not some whole vectors and lines, or no whole register tiles, all indices that can be where there is no contraction or an
     operand is read a few times only,
-    and for symbolic sizes all indices of reductions that can be; the same object where nothing can be.
+    and for symbolic sizes all indices of reductions that can be beside contractions; the same object where nothing can be.
 
     Args:
         lanes_bytes: of a vector register. line_bytes: of a cache line. registers: how many there are. turns: whether copies transpose blocks in registers.
@@ -61,7 +61,7 @@ def joined_indices(
     contracts = any(map(_is_contraction, scop.statements.values()))
     for statement in scop.statements.values():
         if scop.sizes:
-            scop = _neighbours(scop, statement.name) if statement.kind == "update" else scop
+            scop = _neighbours(scop, statement.name) if statement.kind == "update" or not contracts else scop
         elif not contracts:
             scop = _neighbours(scop, statement.name)
             scop = with_short_ends(scop, statement.name) if turns else scop

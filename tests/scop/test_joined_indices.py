@@ -153,6 +153,18 @@ def test_where_nothing_is_contracted_all_neighbours_are_one() -> None:
     assert indices_of(text, few) == ("i", "j", "k"), "nothing to gain"
 
 
+def test_elements_of_any_size_are_one_row() -> None:
+    """As far as each array has them side by side."""
+    text = 'def f(x: f32["A B C"], b: f32["B C"]):\n    y[i, j, k] = x[i, j, k] + b[j, k]\n    return y\n'
+    f = polyml.einsum(text, target=Target("host", l1_bytes=2048, l2_bytes=8192, l3_bytes=8192), threads=1, dynamic=True)
+    (statement,) = f.lower(numbers(7, 9, 5), numbers(9, 5)).stages.regions[0].scop.statements.values()
+    assert statement.indices == ("i", "j_k")
+    for shape in ((7, 9, 5), (4, 31, 17), (1, 1, 1), (2, 9, 301)):
+        x, b = numbers(*shape), numbers(*shape[1:], seed=1)
+        np.testing.assert_array_equal(f(x, b), x + b)
+    assert len(f.kernels) == 1
+
+
 def test_a_norm_over_batch_and_image() -> None:
     text = """
 def norm(x: f32["N C H W"], g: f32["C"]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import lcm, prod
 
 from polyml.codegen.loops import Allocate, Assign, For, If, Node
 from polyml.codegen.passes.unrolling.jam import jam
@@ -17,6 +17,7 @@ from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue
 from polyml.operation_weights import operations_of
 from polyml.records import dataclass, replace
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum
 from polyml.target import FEW_REGISTERS
 
@@ -38,7 +39,7 @@ _STRIP = 32
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
     """Width and number of vectors of one loop, and its parts as ends of ranges: masked until `start`, main until `middle`, single vectors until `end`,
-    then masked. in_turn: the main loop's vectors are the parts of one that is as long as all of them. overlapping: whole vectors at both ends, which overlap the others, take the place of masked ones."""
+    then masked. in_turn: the main loop's vectors are the parts of one that is as long as all of them. overlapping: whole vectors at both ends, which overlap the others, take the place of masked ones. lines: the main part is whole lines, and no other part's stores go past the caches: a line of which some does is written to memory twice."""
 
     width: int
     vectors: int
@@ -51,6 +52,7 @@ class VectorPlan:
     has_head: bool = False
     in_turn: bool = False
     overlapping: bool = False
+    lines: bool = False
 
 
 def plan_parts(
@@ -81,12 +83,13 @@ def plan_parts(
     head = leads.before_aligned(loop, ranges, width, vector_bytes, sums=sums, twice=twice)
     if head is not None:
         start = loop.lower + head
-        if trips is None or trips < width:
+        if trips is None or trips < leads.block:
             start = minimum([start, loop.upper])
         whole = loop.upper - start
-        middle, end = start + whole // (vectors * width) * (vectors * width), start + whole // width * width
-        first = not twice or start != loop.lower
-        return VectorPlan(width, vectors, start, middle, end, True, vectors > 1, True, first, in_turn, twice)
+        block = lcm(vectors * width, leads.block)
+        middle, end = start + whole // block * block, start + whole // width * width
+        first, lines = not twice or start != loop.lower, leads.block > width
+        return VectorPlan(width, vectors, start, middle, end, True, block > width, True, first, in_turn, twice, lines)
     if trips is None:
         low = ranges.lowest(span)
         span = span if low is not None and low >= 0 else maximum([span, affine(0)])
@@ -134,9 +137,10 @@ def loops_of(
     first = accumulators.names[:1]
     if plan.has_head:
         body = leads.marked(body, loop, width)
-    single = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=first)
+    ends = _in_cache(body) if plan.lines else body
+    single = jam(ends, loop.variable, [affine(loop.variable)], taken=set(), names=first)
     if plan.has_head:
-        before = jam(body, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
+        before = jam(ends, loop.variable, [affine(loop.variable)], taken=set(), names=accumulators.names[-1:])
         if plan.overlapping:
             ahead = (plan.start - loop.lower + (width - 1)) // width * width
             yield replace(shape, upper=loop.lower + ahead, step=width, body=before)
@@ -155,7 +159,7 @@ def loops_of(
         start = plan.middle
     if plan.has_head and partials:
         rest = replace(shape, lower=start, step=plan.vectors * width, masked=True)
-        yield _in_turns(rest, body, accumulators)
+        yield _in_turns(rest, ends, accumulators)
         return
     if plan.has_single:
         yield replace(shape, lower=start, upper=plan.end, step=width, body=single)
@@ -165,6 +169,17 @@ def loops_of(
         yield replace(shape, lower=loop.upper - left, step=width, body=single)
     elif plan.has_tail:
         yield replace(shape, lower=start, step=width, masked=True, body=single)
+
+
+def _in_cache(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes without stores past the caches."""
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, Assign) and node.streaming:
+            return replace(node, streaming=False)
+        return with_body(node, _in_cache)
+
+    return renewed(nodes, map(visit, nodes))
 
 
 def _in_turns(rest: For, body: tuple[Node, ...], accumulators: Accumulators) -> For:

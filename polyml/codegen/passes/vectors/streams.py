@@ -1,6 +1,6 @@
 """Aligned addresses: which loop index a vector loop must start its whole vectors at.
 
-Stores that bypass the caches need them. And where lanes read their neighbours, add up a long row, or a row is a strip of a tile, data comes from the nearest cache, where a vector
+Stores that bypass the caches need them, and whole lines: of a line that is half written past them and half through them the one waits for the other (Zen 3, y = x + 1 in rows of 202, of any length: 0.18 of the speed of stores through the caches). And where lanes read their neighbours, add up a long row, or a row is a strip of a tile, data comes from the nearest cache, where a vector
 across two lines costs twice: then most accesses are aligned.
 
 An argument may lie anywhere. Its `Lead` says how far its first aligned element is, so the first index of a row whose address is aligned is known too.
@@ -54,7 +54,7 @@ LIGHT = 4
 @dataclass(slots=True)
 class Leads:
     """The leads that a function's loops ask for. arguments: by name; scratch: the function's own arrays, likewise. taken: names in use. large: rows of arrays with symbolic extents are long
-    (codegen/passes/large.py). sizes: the symbolic ones. needs: what must not be negative then."""
+    (codegen/passes/large.py). sizes: the symbolic ones. needs: what must not be negative then. block: elements that go together in the loop that was asked about last: of a vector, or of a line if its stores bypass the caches."""
 
     arguments: Mapping[str, Variable]
     taken: set[str]
@@ -63,6 +63,7 @@ class Leads:
     needs: set[Affine] = field(default_factory=set)
     scratch: Mapping[str, Variable] = field(default_factory=dict)
     found: dict[tuple[str, int, tuple[Affine, ...], str], Lead] = field(default_factory=dict)
+    block: int = 0
     _streaming: tuple[str, Affine, tuple[Affine, ...]] | None = None
     _columns: bool = False
 
@@ -70,18 +71,18 @@ class Leads:
         self, loop: For, ranges: Ranges, width: int, vector_bytes: int, *, sums: int, twice: bool = False
     ) -> Affine | None:
         """How many iterations of `loop` (which will have `width` lanes) come before the first whose streaming store is aligned, or whose accesses to
-        data in cache are: 0 .. width - 1. It may be more than the loop has.
+        data in cache are: 0 .. `block` - 1. It may be more than the loop has.
 
         twice: whether iterations may run twice, so that ends need no masks.
 
         None where that is not worth it: rows are short; or vectors are written now and then, to several rows in turn (a register tile), which leaves too
         many lines half written; or lanes add up (`sums` elements) what takes longer than its loads, or comes from rows side by side.
         """
-        self._streaming, self._columns = None, False
+        self._streaming, self._columns, self.block = None, False, width
         if any(isinstance(node, For) for node in walk_nodes(loop.body)):
             return self._before_columns(loop, ranges, width, vector_bytes)
         trips = ranges.constant(loop.upper - loop.lower)
-        long = None if trips is not None or not self.large else self._long(loop, ranges, width)
+        long = None if trips is not None or not self.large else self._long(loop, ranges, width, vector_bytes)
         jammed = {outer.variable for outer in ranges.loops if outer.kind == "jam"}
         # Of strips all but the last one are as long as the longest.
         most = ranges.highest(loop.upper - loop.lower) if trips is None else trips
@@ -101,14 +102,17 @@ class Leads:
                 continue
             if flat.variables() & jammed:
                 continue
-            residue, rows = _residue(flat, loop, width), _rows(variable, place.subscripts)
-            lead = self._row_lead(variable, place, loop, ranges, vector_bytes) if rows else None
+            # Sums keep their order wherever rows lie, which goes by vectors (vectors/parts.py).
+            size = vector_bytes if sums else max(vector_bytes, LINE)
+            self.block = size // variable.dtype.itemsize
+            residue, rows = _residue(flat, loop, self.block), _rows(variable, place.subscripts)
+            lead = self._row_lead(variable, place, loop, ranges, size) if rows else None
             if rows and lead is None:
                 continue
             if long is not None:
                 self.needs.add(long)
             self._streaming = (variable.name, residue, rows)
-            return self._before(variable, residue, width, vector_bytes) if lead is None else affine(lead.name)
+            return self._before(variable, residue, self.block, size) if lead is None else affine(lead.name)
         return None
 
     def _before_columns(self, loop: For, ranges: Ranges, width: int, vector_bytes: int) -> Affine | None:
@@ -128,11 +132,11 @@ class Leads:
         self._columns = True
         return self._before(variable, affine(residue.constant), width, vector_bytes)
 
-    def _long(self, loop: For, ranges: Ranges, width: int) -> Affine | None:
+    def _long(self, loop: For, ranges: Ranges, width: int, vector_bytes: int) -> Affine | None:
         """What must not be negative for a loop of an unknown number of iterations to be long; None where sizes do not tell. Of a strip in a tile the first one: others lie beside it."""
         span = loop.upper - loop.lower
         if span.variables() <= self.sizes:
-            return span - LONG * width
+            return span - LONG * width * max(LINE // vector_bytes, 1)
         most = ranges.highest(span)
         for outer in reversed(ranges.loops):
             span = span.substitute({outer.variable: outer.lower})
@@ -169,7 +173,7 @@ class Leads:
             if variable is None or flat is None or flat.stride(loop.variable) != 1:
                 return node
             rows = _rows(variable, node.target.subscripts)
-            same = (variable.name, _residue(flat, loop, width), rows) == self._streaming
+            same = (variable.name, _residue(flat, loop, self.block), rows) == self._streaming
             return replace(node, aligned=True) if same else node
 
         marks = self._columns or (self.large and self._streaming is not None)
