@@ -29,7 +29,7 @@ from polyml.codegen.llvm.functions.outline import (
 from polyml.codegen.llvm.functions.pipeline import emit_pipelined, emit_stage, has_stages
 from polyml.codegen.llvm.ir import INDEX, Instructions, Lines, Module, Value
 from polyml.codegen.llvm.iterations import add_lead, inside_loop
-from polyml.codegen.llvm.masks import lanes_from, leading
+from polyml.codegen.llvm.masks import leading
 from polyml.codegen.llvm.memory.access import access, is_apart, prefetch
 from polyml.codegen.llvm.memory.column_stores import run_of_columns, store_columns
 from polyml.codegen.llvm.memory.neighbours import Parts, emit_shifted, neighbouring_rows
@@ -208,8 +208,7 @@ def _emit_if(state: State, node: If) -> None:
     b = state.builder
     chooses = len(state.nest.levels) == 1 and state.lanes is None and is_of_sizes(state, node.condition)
     with b.into(state.nest.levels[0].lines) if chooses else nullcontext():
-        value = lanes_from(state, node.condition)
-        condition = value or cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
+        condition = cast(b, evaluate(state, node.condition), node.condition.dtype, boolean)
     if condition.lanes > 1:
         with state.within(state.where(condition)):
             _emit_nodes(state, node.then)

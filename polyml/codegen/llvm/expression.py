@@ -9,6 +9,7 @@ from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
 from polyml.codegen.llvm.extremum_trees import extremum
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
+from polyml.codegen.llvm.masks import lanes_where
 from polyml.codegen.llvm.math import MATH, vector_math
 from polyml.codegen.llvm.math.quotient import divide_by_one, parts_of, pays
 from polyml.codegen.llvm.memory.known_elements import is_known
@@ -72,6 +73,8 @@ def evaluate(state: State, expr: Expr) -> Value:
             return _quotient(state, expr)
         case Apply(op="min" | "max") if expr.dtype.is_float and state.builder.module.instructions.nan_is_dear:
             return _extremum(state, expr)
+        case Apply(op="lt" | "le" | "gt" | "ge") if (value := lanes_where(state, expr)) is not None:
+            return value
         case Apply():
             args = _same_lanes(state, tuple(evaluate(state, arg) for arg in expr.args))
             return _apply(state, expr, args)

@@ -5,15 +5,24 @@ The number of lanes is compared with each lane's own in the narrowest integers t
 
 from __future__ import annotations
 
-from polyml.codegen.llvm.ir import Value, integer
+from functools import partial
+
+from polyml.codegen.llvm.ir import Builder, Value, integer
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import For
-from polyml.expressions import Apply, Expr, IndexValue
+from polyml.codegen.passes.guards import difference_of
+from polyml.expressions import Expr
 from polyml.sets.affine import affine
 
-__all__ = ["lanes_before", "lanes_from", "leading", "leading_lanes"]
+__all__ = ["lanes_before", "lanes_where", "leading", "leading_lanes"]
 
 _LANES_OF_I32_MASKS = 16
+
+_PLACE = 8
+"""Bytes of a place."""
+
+_FAR = 127
+"""What 8 bits hold."""
 
 
 def lanes_before(state: State, node: For, upper: Value) -> Value | None:
@@ -40,23 +49,34 @@ def leading_lanes(state: State, node: For, current: Value, upper: Value) -> int 
     return b.intrinsic("smax", b.binary("sub", upper, current), integer(0))
 
 
-def lanes_from(state: State, condition: Expr) -> Value | None:
-    """What the condition is worth for each lane where it says that the loop's variable is an iteration, the same for all lanes, or a later one; None where it says anything else."""
-    match condition:
-        case Apply(op="le", args=(IndexValue(affine=first), IndexValue(affine=last))):
-            lanes = state.lanes
-            if lanes is None or last != affine(lanes.variable) or lanes.variable in first.variables():
-                return None
-        case _:
-            return None
-    b = state.builder
-    gone = b.binary("sub", state.nest.index(first), state.nest.index(last))
-    gone = b.intrinsic("smax", b.intrinsic("smin", gone, integer(lanes.width)), integer(0))
-    return _compared(state, "sge", gone, lanes.width)
+def lanes_where(state: State, condition: Expr) -> Value | None:
+    """What the condition is worth for each lane where it compares two places of which one moves against the other by a number from lane to lane; None where it says anything else, or one register has all lanes' places."""
+    lanes, difference = state.lanes, difference_of(condition)
+    if lanes is None or difference is None or lanes.width * _PLACE <= state.builder.module.instructions.register_bytes:
+        return None
+    slope = state.nest.lane_stride(difference, lanes.variable, lanes.width)
+    if not slope or abs(slope) * lanes.width > _FAR:
+        return None
+    first = state.nest.index(difference)
+    if first.is_constant:
+        return None
+    # The difference is at least 0 from the first lane on that makes up for what the first one lacks, or before the one that takes away more than it has.
+    how = "sge" if slope > 0 else "slt"
+    lacks = partial(_lacking, state.builder, first, slope, lanes.width)
+    level = state.nest.level_of_affine(difference)
+    return state.nest.once(
+        level, ("lanes", how, difference, lanes.width), lambda: _compared(state, how, lacks(), lanes.width, abs(slope))
+    )
 
 
-def _compared(state: State, how: str, count: Value, width: int) -> Value:
+def _lacking(b: Builder, first: Value, slope: int, width: int) -> Value:
+    """How far the first lane is from where the difference changes its sign, as far as the last one."""
+    far = b.binary("sub", integer(0), first) if slope > 0 else b.binary("add", first, integer(1))
+    return b.intrinsic("smax", b.intrinsic("smin", far, integer(abs(slope) * width)), integer(0))
+
+
+def _compared(state: State, how: str, count: Value, width: int, step: int = 1) -> Value:
     b = state.builder
     count = b.convert("trunc", count, "i32" if width <= _LANES_OF_I32_MASKS else "i8")
-    counting = ", ".join(f"{count.type} {lane}" for lane in range(width))
+    counting = ", ".join(f"{count.type} {step * lane}" for lane in range(width))
     return b.compare(how, Value(count.type.of(width), f"<{counting}>"), b.splat(count, width))
