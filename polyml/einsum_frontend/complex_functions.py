@@ -117,9 +117,37 @@ def _scaled_exp(x: Expr) -> tuple[Expr, Expr]:
     return root, select(_far(x), root, _number(1.0, x))
 
 
+def _is_turn(real: Expr, imag: Expr) -> bool:
+    """Whether the real part is zero wherever the imaginary one is finite, since that is what they are made of: `1j * x` is `x * 0 + x * 1 i`, and so are its products with real numbers, its quotients and sums.
+
+    A factor that makes NaN of zero, or a divisor, makes no finite number of anything else.
+    """
+    real, imag = _without_sign(real), _without_sign(imag)
+    if isinstance(real, Const):
+        return real.value == 0
+    if not (isinstance(real, Apply) and isinstance(imag, Apply) and real.op == imag.op):
+        return False
+    match real.op:
+        case "add" | "sub":
+            return all(map(_is_turn, real.args, imag.args))
+        case "mul":
+            (a, b), (c, d) = real.args, imag.args
+            return (a == c and _is_turn(b, d)) or (b == d and _is_turn(a, c))
+        case "div":
+            return real.args[1] == imag.args[1] and _is_turn(real.args[0], imag.args[0])
+    return False
+
+
+def _without_sign(x: Expr) -> Expr:
+    return _without_sign(x.args[0]) if isinstance(x, Apply) and x.op == "neg" else x
+
+
 def _exp(args: tuple[Parts, ...]) -> Parts:
+    """exp(a) (cos b + i sin b); of purely imaginary numbers the turn alone."""
     (x,) = args
     a, b = x.real, _imag(x)
+    if _is_turn(a, b):
+        return Parts(apply("cos", b), apply("sin", b))
     exp, rest = _scaled_exp(a)
     zero = _number(0.0, a)
     sine, cosine = apply("sin", b), apply("cos", b)

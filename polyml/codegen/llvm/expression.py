@@ -10,7 +10,7 @@ from polyml.codegen.llvm.extremum_trees import extremum
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.masks import lanes_where
-from polyml.codegen.llvm.math import MATH, vector_math
+from polyml.codegen.llvm.math import MATH, sine_and_cosine, vector_math
 from polyml.codegen.llvm.math.quotient import divide_by_one, parts_of, pays
 from polyml.codegen.llvm.memory.known_elements import is_known
 from polyml.codegen.llvm.memory.loads import load, load_part
@@ -63,10 +63,8 @@ def evaluate(state: State, expr: Expr) -> Value:
             return load_part(state, read.tensor, read.subscripts, evaluate, expr.op == "imag")
         case Apply(op="pair_bf16" | "pair_i16" | "quad_i8"):
             return pair(state, expr, evaluate)
-        case Apply(op="exp", args=(Apply(op="sub", args=(left, right)),), dtype=dtype) if dtype in (f32, f64) and (
-            isinstance(left, Read) or isinstance(right, Read)
-        ):
-            return _apply(state, expr, (_rounded_difference(state, left, right),))
+        case Apply(op=op) if op in MATH:
+            return _function(state, expr)
         case Apply(op="add" | "sub"):
             return _sum(state, expr)
         case Apply(op="div"):
@@ -102,6 +100,30 @@ def _apply(state: State, expr: Apply, args: tuple[Value, ...]) -> Value:
             return ARITHMETIC[op](b, args, dtype)
         case op:
             return vector_math(b, op, *(cast(b, arg, dtype, expr.dtype) for arg in args))
+
+
+def _function(state: State, expr: Apply) -> Value:
+    """A function's value, which an assignment computes once."""
+    once, b = state.functions, state.builder
+    if once is None:
+        return _apply(state, expr, _arguments(state, expr))
+    found = once.find(expr, state.lanes)
+    if found is not None:
+        return found
+    args = _arguments(state, expr)
+    if once.is_one_of_both(expr):
+        return once.keep_both(expr, state.lanes, *sine_and_cosine(b, cast(b, args[0], expr.args[0].dtype, expr.dtype)))
+    return once.keep(expr, state.lanes, _apply(state, expr, args))
+
+
+def _arguments(state: State, expr: Apply) -> tuple[Value, ...]:
+    match expr:
+        case Apply(op="exp", args=(Apply(op="sub", args=(left, right)),), dtype=dtype) if dtype in (f32, f64) and (
+            isinstance(left, Read) or isinstance(right, Read)
+        ):
+            return (_rounded_difference(state, left, right),)
+        case _:
+            return _same_lanes(state, tuple(evaluate(state, arg) for arg in expr.args))
 
 
 def _index_value(state: State, expr: IndexValue) -> Value:

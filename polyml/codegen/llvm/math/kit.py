@@ -12,7 +12,7 @@ from polyml.codegen.llvm.functions.helpers import define
 from polyml.codegen.llvm.ir import I32, Builder, Module, Type, Value, constant, type_of
 from polyml.codegen.llvm.math.operands import operand
 
-__all__ = ["Number", "Recipe", "by_lane", "call", "fma", "horner", "in_pairs", "rarely", "where"]
+__all__ = ["Number", "Recipe", "by_lane", "call", "call_both", "fma", "horner", "in_pairs", "rarely", "where"]
 
 
 class Number:
@@ -216,6 +216,26 @@ def call(module: Module, builder: Builder, recipe: Recipe, args: tuple[Value, ..
 
     define(module, name, type_, {f"x{k}": type_ for k in range(len(args))}, attributes, body)
     return builder.call(name, type_, args)
+
+
+def call_both(
+    module: Module, builder: Builder, recipe: Callable[[Number], tuple[Number, Number]], x: Value
+) -> tuple[Value, Value]:
+    """Two functions of one number that have much in common, inlined."""
+    type_ = x.type
+    name, result = f"polyml.{recipe.__name__}.{type_.mangled}", f"{{ {type_}, {type_} }}"
+
+    def body(inner: Builder, given: Mapping[str, Value]) -> str:
+        first, second = recipe(Number(inner, given["x"]))
+        one = inner.emit(type_, f"insertvalue {result} poison, {first.value}, 0")
+        both = inner.emit(type_, f"insertvalue {result} {one.text}, {second.value}, 1")
+        return f"ret {result} {both.text}"
+
+    define(module, name, result, {"x": type_}, "alwaysinline", body)
+    both = builder.emit(type_, f"call {result} @{name}({x})")
+    return builder.emit(type_, f"extractvalue {result} {both.text}, 0"), builder.emit(
+        type_, f"extractvalue {result} {both.text}, 1"
+    )
 
 
 def rarely(

@@ -5,19 +5,24 @@ from __future__ import annotations
 from polyml.codegen.llvm.math.constants import format_of
 from polyml.codegen.llvm.math.kit import Number, by_lane, fma, horner, rarely, where
 
-__all__ = ["cos", "sin"]
+__all__ = ["cos", "sin", "sin_cos"]
 
 
 def sin(x: Number) -> Number:
     """f32: 1.6 ulp, f64: 0.8 ulp."""
-    size = abs(x)  # -0.0 must give -0.0: the sign comes last
-    y = _quadrant(size, 0).bits() ^ (x.bits() & (-1 << (x.type.bits - 1)))
-    return rarely(_large(x), y.floats(), sin_by_lane, x)
+    return rarely(_large(x), _with_sign(_quadrant(_reduced(abs(x)), 0), x), sin_by_lane, x)
 
 
 def cos(x: Number) -> Number:
     """f32: 1.6 ulp, f64: 0.8 ulp."""
-    return rarely(_large(x), _quadrant(x, 1), cos_by_lane, x)
+    return rarely(_large(x), _quadrant(_reduced(x), 1), cos_by_lane, x)
+
+
+def sin_cos(x: Number) -> tuple[Number, Number]:
+    """Both, the same to the last bit: what a number and its opposite are reduced to differs in signs alone."""
+    reduced, large = _reduced(abs(x)), _large(x)
+    sine = rarely(large, _with_sign(_quadrant(reduced, 0), x), sin_by_lane, x)
+    return sine, rarely(large, _quadrant(reduced, 1), cos_by_lane, x)
 
 
 def sin_by_lane(x: Number) -> Number:
@@ -35,15 +40,26 @@ def _large(x: Number) -> Number:
     return ~abs(x).at_most(format_of(x.type).trig_safe)
 
 
-def _quadrant(x: Number, offset: int) -> Number:
-    """sin(x + offset pi/2)."""
+def _with_sign(y: Number, x: Number) -> Number:
+    """An odd function of x, whose value for |x| is y: -0.0 gives -0.0."""
+    return (y.bits() ^ (x.bits() & (-1 << (x.type.bits - 1)))).floats()
+
+
+def _reduced(x: Number) -> tuple[Number, Number, Number]:
+    """The quadrant, in a number's lowest bits, and the sine and the cosine of what is left."""
     f = format_of(x.type)
     t = fma(x, f.two_over_pi, f.magic)
     n = t - f.magic
     sine, cosine = (_single if x.type.element == "float" else _double)(x, n)
-    q = t.bits() + offset if offset else t.bits()
+    return t.bits(), sine, cosine
+
+
+def _quadrant(reduced: tuple[Number, Number, Number], offset: int) -> Number:
+    """sin(x + offset pi/2)."""
+    quadrant, sine, cosine = reduced
+    q = quadrant + offset if offset else quadrant
     y = where((q & 1).differs(0), cosine, sine)
-    return (y.bits() ^ ((q & 2) << (x.type.bits - 2))).floats()
+    return (y.bits() ^ ((q & 2) << (y.type.bits - 2))).floats()
 
 
 def _single(x: Number, n: Number) -> tuple[Number, Number]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, multiply_add
 from polyml.codegen.llvm.expression import evaluate, product_factors
+from polyml.codegen.llvm.functions_once import functions_once
 from polyml.codegen.llvm.ir import Value, constant
 from polyml.codegen.llvm.memory.access import Access, access, register_parts
 from polyml.codegen.llvm.memory.known_elements import forget, remember
@@ -31,6 +32,12 @@ COMBINED: frozenset[str] = frozenset(row.name for row in REDUCTIONS.values() if 
 
 def assign(state: State, node: Assign) -> None:
     """`target = value`, or `target = combine(target, value)`."""
+    state.functions = functions_once(state.builder, node.value)
+    _assign(state, node)
+    state.functions = None
+
+
+def _assign(state: State, node: Assign) -> None:
     target = state.slots[node.target.variable].variable
     if node.reduction is None:
         vectors = state.lanes is not None and target.scope != "register" and state.builder.module.instructions.avx2

@@ -19,6 +19,7 @@ from itertools import pairwise
 from polyml.codegen.loops import Assign, For, Function, Node, Place
 from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.expressions import Read, reads_of, substitute
+from polyml.operation_weights import operations_of
 from polyml.records import dataclass, replace
 from polyml.renewed import renewed
 from polyml.schedule.cost import SHUFFLED
@@ -29,6 +30,9 @@ __all__ = ["write_taps"]
 
 SHARED = 0.75
 """Loads that are left of those that there were, at most."""
+
+COSTLY = 12.0
+"""Operations of a term from which on its loads are little beside them, and copies of it much to compile: those of functions."""
 
 
 def write_taps(function: Function, *, vector_registers: int, precise: bool = False) -> Function:
@@ -98,7 +102,8 @@ def _taps_of_sums(loop: For, lane: str) -> tuple[list[For], list[Assign]]:
         return [], []
     # Sums that are scattered, each tap to a place of its own, share no register.
     scattered = {tap.variable for tap in taps} & {v for n in sums for v in subscript_variables(n.target.subscripts)}
-    return ([], []) if scattered else (taps, sums)
+    costly = any(operations_of(node.value) >= COSTLY for node in sums)
+    return ([], []) if scattered or costly else (taps, sums)
 
 
 @dataclass(frozen=True, slots=True)
