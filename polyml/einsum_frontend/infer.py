@@ -189,11 +189,16 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded:
                 + " and ".join(map(str, found)),
                 span=extents[-1].expression.span,
                 hint=f"the first of them is {extents[0].expression.span}; where {plain_name(name)} is to run over a part of the longer one, "
-                f"an `if {plain_name(name)} < ..:` around the statement says so",
+                f"put the statement under `if {plain_name(name)} < {_shortest(found)}:`, or the size that is so large",
             )
         if name not in ranges:
             ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
     return assumed
+
+
+def _shortest(extents: Collection[Extent]) -> str:
+    """The least extent, as text; the dots stand for one that depends on sizes."""
+    return str(min(e for e in extents if isinstance(e, int))) if all(isinstance(e, int) for e in extents) else ".."
 
 
 def _longest(extents: Collection[Extent]) -> Extent | None:
