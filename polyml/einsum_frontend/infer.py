@@ -12,7 +12,18 @@ import islpy as isl
 from polyml.einsum_frontend.proofs import Avoid, nothing
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain_name
-from polyml.einsum_frontend.syntax import Boolean, Call, Compare, Expression, IndexRef, Number, Reducer, Subscript
+from polyml.einsum_frontend.syntax import (
+    Binary,
+    Boolean,
+    Call,
+    Compare,
+    Expression,
+    IndexRef,
+    Number,
+    Reducer,
+    SizeRef,
+    Subscript,
+)
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
 from polyml.records import dataclass, replace
@@ -65,7 +76,7 @@ def infer_ranges(
     warnings: list[str] = []
     while missing := [name for name in indices if name not in ranges]:
         found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid, guarded)
-        found = found or _under_ifs(guards, missing, names, outer)
+        found = found or _under_ifs(guards, missing, names, outer) or _around(uses, missing, names)
         if not found:
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
@@ -77,6 +88,23 @@ def infer_ranges(
                 warnings.append(f"{span}: the inferred range of {plain_name(name)} is the single value {fitting.low}")
         ranges.update(found)
     return Inferred(ranges, tuple(warnings), tuple(assumed))
+
+
+def _around(uses: Sequence[Use], missing: Collection[str], names: Names) -> dict[str, Range]:
+    """`x[(i + 1) % N]` goes round a whole dimension: i has its range, where nothing else gives one."""
+    found: dict[str, dict[Extent, None]] = {}
+    for use in uses:
+        match use.expression:
+            case Binary(op="%", left=place, right=bound) if any(isinstance(n, SizeRef) for n in nodes(bound)):
+                within = index_names(place) & frozenset(missing)
+                value, stop = to_affine(place, names), to_affine(bound, names)
+                if len(within) == 1 and value is not None and stop is not None and stop == affine(use.extent):
+                    (name,) = within
+                    if value.stride(_variable(name, names)) in (1, -1):
+                        found.setdefault(name, {})[use.extent] = None
+            case _:
+                pass
+    return {n: box_range(_variable(n, names), 0, next(iter(e))) for n, e in found.items() if len(e) == 1}
 
 
 def _declared(missing: Sequence[str], guarded: Collection[str]) -> str:

@@ -25,6 +25,8 @@ from tests.graph.built import check_refused, graph, program, run, values
         ("y[h] = x[7 - 2*h]", 4),
         ("y[h] = x[h + r + s] * f[r] * f[s]", 5),
         ("y[h] = x[h // 2]", 18),
+        ("y[h] = x[(h + 3) % H] - x[(2 - h) % H]", 9),  # round the whole dimension
+        ("y[h] = x[(h + 3) % H] - x[h + 1]", 8),  # in bounds, first
         ("y[h] = x[h // 2 + h % 2]", 17),
         ("y[h] = x[h + 1] + x[h + 2]", 7),  # both are in bounds
         ("y[h] = x[3*h + r] * f[r] + x[h]", 9),  # a plain subscript decides, and the proof refuses the other

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from polyml.einsum_frontend.interpreter.affine import affine_value, has_reads
 from polyml.einsum_frontend.interpreter.names import children, free_indices
 from polyml.einsum_frontend.syntax import (
+    Binary,
     Boolean,
     Call,
     Compare,
@@ -82,7 +83,7 @@ def infer_ranges(
     conditions = any(_has_loop(bound) for bound in _conditions(value))
     while missing := everything - set(ranges):
         found = _round([*own, *uses], ranges, missing, values, conditions, restricted)
-        found = found or _under_ifs(guards, missing, values)
+        found = found or _under_ifs(guards, missing, values) or _around(uses, missing, values)
         if not found:
             names = ", ".join(sorted(name.partition("@")[0] for name in missing))
             hint = "declare the left side, or state a condition in a reducer"
@@ -157,6 +158,28 @@ def _under_ifs(guards: Iterable[Expression], missing: Collection[str], values: M
                     pass
             _state(found, e, missing, values)
     return found
+
+
+def _around(uses: Iterable[_Use], missing: Collection[str], values: Mapping[str, int]) -> dict[str, range]:
+    """What `(i + 1) % N`, around a whole dimension of N, says of i, whose range nothing else gives."""
+    found: dict[str, set[int]] = {}
+    for use in uses:
+        match use.subscript:
+            case Binary(op="%", left=place, right=bound) if _has_size(bound) and not has_reads(use.subscript):
+                within = free_indices(place) & frozenset(missing)
+                if len(within) == 1 and affine_value(bound, values) == use.extent:
+                    (name,) = within
+                    others = dict.fromkeys(free_indices(place) - within, 0)
+                    steps = [affine_value(place, {**values, **others, name: i}) for i in range(use.extent + 8)]
+                    if {abs(b - a) for a, b in itertools.pairwise(steps)} == {1}:
+                        found.setdefault(name, set()).add(use.extent)
+            case _:
+                pass
+    return {name: range(min(extents)) for name, extents in found.items() if len(extents) == 1}
+
+
+def _has_size(expr: Expression) -> bool:
+    return isinstance(expr, SizeRef) or any(map(_has_size, children(expr)))
 
 
 def _is_known(expr: Expression) -> bool:
@@ -249,6 +272,8 @@ def _fitting(
     name: str, use: _Use, others: Sequence[str], ranges: Mapping[str, range], values: Mapping[str, int]
 ) -> set[int] | None:
     """The values >= 0 of one index for which the subscript is in bounds for all values of the others; None when there is no bound."""
+    if use.extent == 0:
+        return set()
     spread = sum(abs(r.start) + abs(r.stop) for o in others for r in (ranges[o],)) + sum(map(abs, values.values()))
     scale = 1
     for number in _numbers(use.subscript):
