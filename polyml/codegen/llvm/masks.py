@@ -18,9 +18,6 @@ __all__ = ["lanes_before", "lanes_where", "leading", "leading_lanes"]
 
 _LANES_OF_I32_MASKS = 16
 
-_PLACE = 8
-"""Bytes of a place."""
-
 _FAR = 127
 """What 8 bits hold."""
 
@@ -50,9 +47,9 @@ def leading_lanes(state: State, node: For, current: Value, upper: Value) -> int 
 
 
 def lanes_where(state: State, condition: Expr) -> Value | None:
-    """What the condition is worth for each lane where it compares two places of which one moves against the other by a number from lane to lane; None where it says anything else, or one register has all lanes' places."""
+    """What the condition is worth for each lane where it compares two places of which one moves against the other by a number from lane to lane; None where it says anything else."""
     lanes, difference = state.lanes, difference_of(condition)
-    if lanes is None or difference is None or lanes.width * _PLACE <= state.builder.module.instructions.register_bytes:
+    if lanes is None or difference is None:
         return None
     slope = state.nest.lane_stride(difference, lanes.variable, lanes.width)
     if not slope or abs(slope) * lanes.width > _FAR:

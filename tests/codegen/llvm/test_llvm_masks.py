@@ -1,4 +1,4 @@
-"""Lanes that act because of where they are: compared in numbers of 32 bits, where places of 64 bits take several registers."""
+"""Lanes that act because of where they are: compared in numbers of 32 bits, where places of 64 bits may take several registers."""
 
 from __future__ import annotations
 
