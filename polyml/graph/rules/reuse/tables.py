@@ -39,6 +39,9 @@ _FETCHED = 4.0
 _WORTH = 1 << 16
 """What a table of values that are used less often must save, for the sake of the time that it takes to compile, in the same units for an element."""
 
+_ROW = 1024
+"""Elements that a table of unknown length may have for each element of the result's rows."""
+
 _OPERATIONS = 100_000
 """isl's operations for the question whether a sum's terms grow."""
 
@@ -141,8 +144,7 @@ class _Tables:
         unsure = [e for p, e in zip(places, shape, strict=True) if len(p.terms) > 1 or p.variables() & self.variables]
         if not all(holds(extent, self.graph) for extent in unsure):
             return None
-        # Where nobody knows how large a table will be it has to be a part of the result.
-        if not is_known(shape) and not names - self.variables <= {*self.equation.left}:
+        if not is_known(shape) and not self.is_bounded(names - self.variables):
             return None
         # A sum over what a factor does not know leaves it out.
         reads = bool(reads_of(expr)) or len(places) < len(names)
@@ -165,6 +167,11 @@ class _Tables:
             self.made[function, shape] = tensor
             self.ahead.append(fill(tensor, function, self.equation.span))
         return Read(tensor.name, tuple(p - low for p, low in zip(places, lows, strict=True)), expr.dtype)
+
+    def is_bounded(self, names: frozenset[str]) -> bool:
+        """Whether a table of which nobody knows how large it will be is a part of the result, or has a short row, of known length, for each element of one."""
+        others = [self.ranges[name][1] for name in names if name not in self.equation.left]
+        return is_known(others) and prod(extent.constant for extent in others) <= _ROW
 
     def pays(self, expr: Expr, values: int, uses: int) -> bool:
         """Whether a table of so many values costs less than the function wherever one is used."""

@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.expressions import Const
 from polyml.graph.ir import Equation
+from polyml.graph.printer import graph_text
 from polyml.graph.traverse import read_names
 from polyml.testing import verify
 
@@ -281,3 +282,17 @@ def test_differences_of_any_size() -> None:
         x, i, j = numbers(*sizes).astype("f4"), *np.ogrid[: sizes[0], : sizes[1]]
         want = x * np.exp(-0.01 * (2 * i - 2 * j + 3)) + np.sin(0.1 * (3 * j - i)) * np.cos(0.01 * (j - 2 * i))
         np.testing.assert_allclose(made(x, np.float32(0.01)), want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_table_of_unknown_length_has_short_rows_of_a_sum() -> None:
+    text = """
+    def f(x: f64["N"], w: f64["W"], T: int, F: int):
+        y: f64["T F"]
+        y[t, f] = sum[n](w[n] * x[3*t + n] * cos(0.1 * f * n))
+        return y
+    """
+    x, w, t, f = np.arange(100.0) / 100, np.arange(40.0) / 40, 20, 17
+    function = polyml.einsum(text)
+    assert "y_cos[i0, i1] =" in graph_text(function.lower(x, w, t, f).stages.graph)
+    rows = np.lib.stride_tricks.sliding_window_view(x, 40)[::3][:t] * w
+    np.testing.assert_allclose(function(x, w, t, f), rows @ np.cos(0.1 * np.outer(np.arange(40), np.arange(f))))
