@@ -110,8 +110,10 @@ def _is_along(statement: Statement, index: str | None, dimensions: Mapping[str, 
 
 def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int], target: Target) -> bool:
     """Whether lanes would be idle along everything else, and a vector of matrices stays in L2."""
-    itemsize = max(scop.arrays[name].dtype.itemsize for name in dimensions)
-    lanes = target.lanes(itemsize)
+    dtypes = [scop.arrays[name].dtype for name in dimensions]
+    itemsize = max(dtype.itemsize for dtype in dtypes)
+    number = max((dtype.part if dtype.is_complex else dtype).itemsize for dtype in dtypes)
+    lanes = target.lanes(number)
     held = 0
     for name, dimension in dimensions.items():
         extents = extents_of(scop.arrays[name])
@@ -126,7 +128,9 @@ def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int]
         return False
     # Of loops inside of a batch that is one itself, those behind the first may have lanes.
     steps = 2 if index == core.indices[0] else core.loop_depth
-    most = SHORT * target.line_bytes // itemsize
+    # Complex numbers are two of a row's, where what their change of places costs is spread over several uses.
+    again = len(core.indices) > max(len(scop.arrays[a.array].shape) for a in core.accesses)
+    most = SHORT * target.line_bytes // (number if again else itemsize)
     return all(_is_short(core, i, steps, lanes, most) for i in core.indices[steps:] if i != index)
 
 

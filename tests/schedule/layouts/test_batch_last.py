@@ -139,6 +139,27 @@ def test_where_lanes_have_better_to_do(batch: int, n: int) -> None:
     assert not is_used(factor, a)
 
 
+@pytest.mark.parametrize(("n", "batch", "used"), [(20, 6, True), (20, 3, False), (34, 6, False)])
+def test_complex_numbers_count_as_two_where_they_are_used_again(n: int, batch: int, used: bool) -> None:
+    text = """
+    def f(x: c128["B N N"]):
+        a[b, i, j] = x[b, i, j]
+        for k in range(N):
+            if i > k:
+                a[b, i, k] = a[b, i, k] / a[b, k, k]
+            if i > k and j > k:
+                a[b, i, j] = a[b, i, j] - a[b, i, k]*a[b, k, j]
+        return a
+    """
+    a = matrices(batch, n, "f64") * (1 + 0.5j)
+    # A target of its own: lanes are those of its vectors.
+    factor = polyml.einsum(text, target=polyml.Target("x86-64-v3"), threads=1)
+    assert is_used(factor, a) == used
+    found = polyml.einsum(text)(a)
+    lower, upper = np.tril(found, -1) + np.eye(n), np.triu(found)
+    np.testing.assert_allclose(lower @ upper, a, rtol=1e-10, atol=1e-10)
+
+
 def test_matrices_that_meet_stay() -> None:
     """A step that reads other matrices of the batch, or adds them up."""
     a, few = matrices(64, 6, "f32"), matrices(16, 5, "f32")
