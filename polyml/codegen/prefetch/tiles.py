@@ -102,7 +102,7 @@ class _Tiles:
         """The lines that the tile is stored to behind its sums, which come first among the nodes, and those of their terms that are written out."""
         sums, *behind = nodes
         lanes = ranges.loops[-1] if ranges.loops else None
-        if lanes is None or lanes.kind != "vector" or lanes.masked or not isinstance(sums, For):
+        if lanes is None or lanes.kind != "vector" or not isinstance(sums, For):
             return
         vectors: list[Read] = []
         for node in behind:

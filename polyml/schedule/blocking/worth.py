@@ -37,6 +37,10 @@ ENDING, FEWER_ROWS = 7, 4
 """Vectors of a sum up to which adding up lanes, at its end, takes about as long as what is in them, and how many more rows there are at least, each of which ends: Zen 3, of the time, nt, f32 14 x 50 x 30,000 0.63, 12 x 40 x 3000 0.79, 11 x 33 x 500 0.66,
 8 x 16 x 9000 0.67; 8 x 48 x 5000 1.41, f64 8 x 25 x 4000 1.44; f32 8 x 64 x 5000 1.29, 9 x 60 x 2000 0.97."""
 
+ALONE, SOME_IDLE = 16, 1.08
+"""Vectors of a sum up to which panels are better where each element of the result is stored alone otherwise, and lanes for each of the rows that these run along then. Zen 3, `dabe,ec->dcba` and orders like it, eight to fifteen values of c, of the time:
+f64 11 and 31 terms 0.49, 9 and 35 0.46, f32 11 and 85 0.74, 11 and 97 0.39; no lanes idle, or one of sixteen: f64 8 and 29 1.33, 12 and 64 1.29, f32 15 and 62 1.0 to 1.6; longer: f64 14 and 200 1.03, 11 and 450 1.87."""
+
 LEAST_CONSTANT = 2
 """The same for an operand that never changes, whose panels are made once."""
 
@@ -89,8 +93,12 @@ def copy_for_few_rows(model: StatementModel, sides: Sides, target: Target) -> bo
     if rows < FEW_USES or depth < MIN_DEPTH:
         return False
     if abs(operand.stride(last) or 0) == 1:
-        vectors = ceil(model.extents[last] / target.lanes(model.itemsize))
-        if vectors > min(ENDING, rows - FEWER_ROWS):
+        lanes = target.lanes(model.itemsize)
+        vectors = ceil(model.extents[last] / lanes)
+        # Lanes that would run along rows, as the other operand lies, some of them idle, store each element of the result alone, lines apart.
+        along = [model.extents[i] for i in sides.rows if any(other.stride(i) == 1 for other in sides.others)]
+        alone = bool(sides.columns) and any(ceil(n / lanes) * lanes >= SOME_IDLE * n for n in along)
+        if vectors > (ALONE if alone else min(ENDING, rows - FEWER_ROWS)):
             return False
     return _is_large(model, operand, sides, target)
 

@@ -92,6 +92,19 @@ def test_blocks_that_are_transposed_are_asked_for_line_by_line() -> None:
     assert asked == [f"a{f' + {lane}' if lane else ''}, f, b + 2, e_block" for lane in range(16)]
 
 
+def test_pieces_that_end_are_asked_for_in_the_next_rows() -> None:
+    """Nine of 25 values of c at a time: those behind them are in another block, and nobody needs them soon."""
+    spec = {"x": (15, 43, 31, 25, 5), "y": (37, 43)}
+    program = (
+        'def f(x: f64["A F B C E"], y: f64["D F"]):\n    z[e, d, c, b, a] = x[a, f, b, c, e] * y[d, f]\n    return z\n'
+    )
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    text = polyml.einsum(program, target=target, threads=1).lower(*map(np.zeros, spec.values())).text("loops")
+    assert "c_tile" in text
+    asked = re.findall(r"prefetch L2 x\[(?:a|a \+ \d), (.*)\];\n", text)
+    assert set(asked) == {f"f + 2, b, c, {block}" for block in ("e_block", "e_block_2")}
+
+
 def test_transposed_copies_are_right() -> None:
     rng = np.random.default_rng(0)
     for a, f, b, e in ((48, 48, 36, 48), (17, 40, 50, 33), (64, 33, 20, 70)):

@@ -201,3 +201,16 @@ def test_packed_rows_that_follow_each_other_are_not_asked_for(transposed: bool) 
     assert "a_panels" in text
     assert "prefetch L2 a_panels" not in text
     assert "prefetch L2 c[" in text
+
+
+def test_rows_of_less_than_a_vector_are_asked_for() -> None:
+    """Five of eight lanes: each row of the tile is a piece of twenty bytes, in a page of its own."""
+    program = (
+        'def f(x: f32["A F B C E"], y: f32["D F"]):\n    z[e, d, c, b, a] = x[a, f, b, c, e] * y[d, f]\n    return z\n'
+    )
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    x, y = np.zeros((5, 11, 11, 43, 33), np.float32), np.zeros((35, 11), np.float32)
+    text = polyml.einsum(program, target=target, threads=1).lower(x, y).text("loops")
+    asked = re.findall(r"prefetch L1 z\[(.*)\] to write;\n", text)
+    assert "vector(8, masked) for (a = 0; a < 5; a += 8)" in text
+    assert len(asked) == 12 + 11

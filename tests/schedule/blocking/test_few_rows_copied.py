@@ -34,9 +34,13 @@ def test_results(spec: str, other: dict[str, int], dtype: str) -> None:
     [
         ("dabe,ec->dcba", {}, True),
         ("dabe,ec->dcba", {"c": 7}, False),
-        # Sums whose lanes are added up at the end of six vectors, for eight rows, and of eight; lanes along the operand's memory.
+        # Each element of the result would be stored alone, from lanes of which some are idle, or few, or none, or after long sums.
+        ("dabe,ec->dcba", {"e": 64, "b": 21}, True),
+        ("dabe,ec->dcba", {"c": 15, "e": 64, "b": 21}, False),
         ("dabe,ec->dcba", {"c": 8, "e": 48}, False),
-        ("dabe,ec->dcba", {"e": 64, "b": 21}, False),
+        ("dabe,ec->dcba", {"e": 130, "b": 9}, False),
+        # Lanes along the sum, as both operands lie; along the operand's memory.
+        ("dabe,ce->dcba", {"e": 64, "b": 21}, False),
         ("deba,ec->dcba", {}, False),
     ],
 )
