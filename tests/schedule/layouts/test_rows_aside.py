@@ -104,7 +104,8 @@ def test_the_result_is_written_only_and_past_the_caches() -> None:
         (result,) = set(re.findall(r"local \w+ (\w+)_rows\[(?:1, )?2, ", text))
         stores = [line for line in text.splitlines() if line.lstrip().startswith(f"{result}[")]
         assert stores
-        assert all("/* streaming */" in line and f"= {result}_rows[" in line for line in stores)
+        assert all(f"= {result}_rows[" in line for line in stores)
+        assert any("/* streaming */" in line for line in stores)  # all but the ends of rows
 
 
 def test_as_many_places_as_the_recurrence_looks_back() -> None:
