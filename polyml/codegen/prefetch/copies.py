@@ -139,7 +139,7 @@ def _is_row(variable: Variable, read: Read, loop: For) -> bool:
     return abs(step) * variable.dtype.itemsize >= APART
 
 
-def _pieces_ahead(variable: Variable, flat: Affine, panel: Place, loops: Sequence[For]) -> tuple[For, int] | None:
+def _pieces_ahead(variable: Variable, flat: Affine, panel: Place, loops: tuple[For, ...]) -> tuple[For, int] | None:
     """The loop whose iterations go on to what is transposed next, and how many ahead that is: the innermost one where that is in this block or the one that follows, or whose values go on where the next loop's next value begins.
     panel: where the block goes. loops: the last two go through it."""
     inside, size = Ranges(loops), variable.dtype.itemsize
