@@ -102,10 +102,12 @@ class Leads:
                 continue
             if flat.variables() & jammed:
                 continue
-            # Sums keep their order wherever rows lie, which goes by vectors (vectors/parts.py).
-            size = vector_bytes if sums else max(vector_bytes, LINE)
+            rows, line = _rows(variable, place.subscripts), max(vector_bytes, LINE)
+            # Sums keep their order wherever rows lie, which goes by vectors (vectors/parts.py). Where rows are whole lines the two halves of a line that neighbours share meet in the processor's buffer.
+            meet = not rows and _residue(flat, loop, line // variable.dtype.itemsize).is_constant
+            size = vector_bytes if sums or meet else line
             self.block = size // variable.dtype.itemsize
-            residue, rows = _residue(flat, loop, self.block), _rows(variable, place.subscripts)
+            residue = _residue(flat, loop, self.block)
             lead = self._row_lead(variable, place, loop, ranges, size) if rows else None
             if rows and lead is None:
                 continue
