@@ -104,6 +104,8 @@ class _Tiles:
         lanes = ranges.loops[-1] if ranges.loops else None
         if lanes is None or lanes.kind != "vector" or not isinstance(sums, For):
             return
+        if lanes.masked and lanes.lower != affine(0):  # what is left of a row shares lines with what was stored before
+            return
         vectors: list[Read] = []
         for node in behind:
             if _is_term(node):
@@ -115,7 +117,7 @@ class _Tiles:
                 break
             vectors.append(Read(node.target.variable, node.target.subscripts, node.value.dtype))
         if len(vectors) >= LEAST_TILE and (_time([sums], ranges) or 0) >= LEAST_TIME:
-            ahead = self.beside(vectors, ranges) if vectors[0].tensor in self.arrays else {}
+            ahead = self.beside(vectors, ranges)
             for read in self.lines(vectors):
                 there = tuple(s.substitute(ahead) for s in read.subscripts if isinstance(s, Affine))
                 yield Prefetch(Place(read.tensor, there), 1, write=True)
@@ -138,8 +140,8 @@ class _Tiles:
                 or 2 * asked > self.caches.l1
             ):
                 break
-            # Tile by tile along a row the hardware follows, and nobody would ask for the first one.
-            apart = strip is not None and (strip == 0 or loop is not around[-1])
+            # Tile by tile along a row the hardware follows, and nobody would ask for the first one. Of a result that L2 holds the next strip is near enough when its time comes.
+            apart = strip == 0 or (strip is not None and loop is not around[-1] and variable.name in self.arrays)
             shift = (step + (strip or 0)) * loop.step
             if apart and 0 < shift * variable.dtype.itemsize <= BESIDE:
                 moved = affine(lanes.variable) + (strip or 0) * loop.step
