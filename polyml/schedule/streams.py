@@ -33,6 +33,9 @@ ENDS = 2
 """As many times more must be touched where rows are no whole lines and vectors are shorter than these: lines at rows' ends go through the caches, of which each store past them waits for. Measured on Zen 3 (AVX2), past the caches over through them:
 3.6 MB in rows of 19 lines 2.3, 5.6 MB in rows of 44 1.1, 8.2 MB in rows of 26 0.6, 24 MB in rows of 94 0.68, 32 MB in rows of 17 0.9."""
 
+FEW_ENDS = 128
+"""Lines of a row from which on there are so few ends that they count for nothing: elements side by side are one row."""
+
 SHARE = 4
 """Of the last level, a part that one region may take for itself."""
 
@@ -68,8 +71,7 @@ def streamed_when_large(scop: Scop, target: Target, results: Set[str], *, precis
         if array.kind != "output" or array.bytes is not None:
             continue
         # Of what else is touched, as large as the result.
-        ends = ENDS if target.vector_bytes < target.line_bytes else 1
-        least = max(target.l2_bytes, ends * kept(target) // 2) if array.name in results else AGAIN * target.l2_bytes
+        least = max(target.l2_bytes, kept(target) // 2) if array.name in results else AGAIN * target.l2_bytes
         likely = array.name in results or bytes_at_hand(scop, array) > least
         if likely and _is_only_written_once(scop, array.name, precise=precise):
             found[array.name] = least
@@ -109,7 +111,7 @@ def is_large(scop: Scop, array: Array, target: Target, results: Set[str]) -> boo
     if array.name not in results:
         return _is_larger(array, AGAIN * target.l2_bytes) and _has_long_rows(array, target.line_bytes)
     touched = _touched(scop, target)
-    if target.vector_bytes < target.line_bytes and not _has_whole_lines(array, target.line_bytes):
+    if target.vector_bytes < target.line_bytes and not _has_long_rows(array, target.line_bytes, FEW_ENDS):
         touched = touched // ENDS if _has_long_rows(array, target.line_bytes) else 0
     return _is_larger(array, target.l2_bytes) and touched > kept(target)
 
@@ -119,14 +121,10 @@ def _is_larger(array: Array, least: int) -> bool:
     return array.kind == "output" and size is not None and size > least
 
 
-def _has_whole_lines(array: Array, line: int) -> bool:
-    return bool(array.shape) and array.shape[-1].constant * array.dtype.itemsize % line == 0
-
-
-def _has_long_rows(array: Array, line: int) -> bool:
+def _has_long_rows(array: Array, line: int, long: int = LONG_ROW) -> bool:
     """Whether rows are whole lines, or many."""
     row = array.shape[-1].constant * array.dtype.itemsize if array.shape else 0
-    return row >= LONG_ROW * line or _has_whole_lines(array, line)
+    return row >= long * line or (bool(array.shape) and row % line == 0)
 
 
 def _touched(scop: Scop, target: Target) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.schedule.streams import kept, streamed_arrays
+from polyml.schedule.streams import kept, streamed_arrays, streamed_when_large
 from polyml.target import Target
 
 TARGET = Target("x86-64-v4", l2_bytes=64 << 10)
@@ -53,6 +53,17 @@ def test_rows_that_are_no_whole_lines_where_vectors_are_parts_of_them() -> None:
         stages = polyml.einsum(text, target=Target(name)).lower(np.ones((9000, columns), np.float32)).stages
         found = any(region.schedule.streamed for region in stages.regions)
         assert found == expected, (name, columns)
+
+
+def test_elements_side_by_side_are_one_row_with_two_ends() -> None:
+    """What is touched is as much as for whole lines, whose size is known or not."""
+    target = Target("x86-64-v3", l2_bytes=64 << 10)
+    text = 'def f(x: f32["N M"]):\n    y[i, j] = 2 * x[i, j]\n    return y\n'
+    for rows, expected in ((256, False), (260, True)):
+        (region,) = polyml.einsum(text, target=target).lower(np.ones((rows, 255), "f")).stages.regions
+        assert bool(region.schedule.streamed) == expected
+    (region,) = polyml.einsum(text, target=target, dynamic=True).lower(np.ones((5, 7), "f")).stages.regions
+    assert streamed_when_large(region.scop, target, frozenset("y"), precise=False) == {"y": kept(target) // 2}
 
 
 def test_what_a_later_region_reads_is_when_it_is_much_larger() -> None:
