@@ -11,6 +11,7 @@ from polyml.einsum_frontend.parse import parse
 from polyml.einsum_frontend.ranges import Range, box_range, interval
 from polyml.errors import BoundsError, ShapeError, UnboundedDomainError
 from polyml.sets.affine import affine
+from polyml.source import Source
 from polyml.testing import verify
 from tests.graph.built import check_refused, graph, program, run, values
 
@@ -40,6 +41,16 @@ def test_the_extent_that_a_range_gives(line: str, extent: int) -> None:
         return
     (result,) = graph(source, values(9), values(3)).outputs
     assert result.shape == (affine(extent),)
+
+
+@pytest.mark.parametrize("inside", ["max(h - 1, 0)", "min(h + 1, H - 1)"])
+def test_what_stays_inside_gives_no_range(inside: str) -> None:
+    source = f'def f(x: f64["H"]):\n    y[h] = x[(h + 3) % H] - x[{inside}]\n    return y\n'
+    assert verify(source, values(5).astype(float))
+    with pytest.raises(UnboundedDomainError):
+        interpret(
+            parse(Source(f'def f(x: f64["H"]):\n    y[h] = x[{inside}]\n    return y\n')), values(5).astype(float)
+        )
 
 
 def test_valid_convolution_values() -> None:

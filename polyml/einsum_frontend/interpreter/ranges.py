@@ -246,6 +246,7 @@ def _round(
                 or name not in names
                 or names & missing != {name}
                 or has_reads(use.subscript)
+                or _stays_inside(use.subscript)
             ):
                 continue
             fitting = _fitting(name, use, sorted(names - {name}), ranges, values)
@@ -291,6 +292,11 @@ def _fitting(
         else:
             good.add(candidate)
     return None if limit - 1 in good else good
+
+
+def _stays_inside(expr: Expression) -> bool:
+    """Whether `min` or `max` keeps it there: it gives no range."""
+    return isinstance(expr, Call) or any(map(_stays_inside, children(expr)))
 
 
 def _numbers(expr: Expression) -> Iterator[int]:
