@@ -190,6 +190,12 @@ def test_a_first_left_side_with_holes(dynamic: bool) -> None:
         assert verify(smooth, np.arange(float(size)) ** 2, 3)
 
 
+def test_nothing_is_left_of_one_index_of_any_size() -> None:
+    """The others keep their ranges."""
+    text = 'def f(x: f64["N M"]):\n    if j < M - 2:\n        y[i, j] = x[i + 1, j]\n    return y\n'
+    assert np.shape(pm.einsum(text, dynamic=True)(np.ones((5, 2)))) == (4, 0)
+
+
 def test_refused_an_index_that_a_reducer_binds_beside_the_left_one() -> None:
     check_refused(
         'x: f32["N K"]', "«y[n, k] = sum[k](x[n, k])»", "return y",

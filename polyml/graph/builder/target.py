@@ -16,7 +16,7 @@ from polyml.errors import EinsumSyntaxError, NotAffineError, ShapeError
 from polyml.expressions import Subscript as GraphSubscript
 from polyml.expressions import plain_indices
 from polyml.graph.builder.body import Body, extents_of
-from polyml.graph.builder.box import bounds_of, box_of, stop_of
+from polyml.graph.builder.box import bounds_of, box_of, greatest_plus_one, stop_of
 from polyml.graph.builder.parts import Path
 from polyml.graph.builder.state import State, Variable, identifier
 from polyml.records import dataclass
@@ -229,7 +229,7 @@ def _restricted_shape(state: State, target: Target) -> tuple[tuple[Extent, ...],
     if state.sizes and (bounds := bounds_of(state, domain)) is not None:
         return bounds, False
     if state.avoid(domain.params()):
-        return tuple(0 if n in restricted else scope.known[n].extent or 0 for n in plain), True
+        return tuple(0 if n in restricted else greatest_plus_one(state, scope.known[n]) or 0 for n in plain), True
     free = domain.project_out(isl.dim_type.param, 0, domain.dim(isl.dim_type.param))
     if not free.is_bounded():
         raise _not_fixed(statement, scope.known[plain[0]])
