@@ -73,6 +73,10 @@ def take_turns(scop: Scop, target: Target) -> Turns | None:
         ages = _ages(scop, array, steps) if saved else None
         if ages is None:
             continue
+        # What a step has written itself is overwritten where it lies, so that it stays saved.
+        saved = [copy for copy in saved if ages[copy.name]]
+        if not saved:
+            continue
         layouts.append(_layout(array, steps, target))
         made = _in_rows(made, layouts[-1], steps, ages, saved)
     if not layouts:

@@ -9,6 +9,7 @@ import pytest
 
 import polyml
 from polyml.target import Target
+from polyml.testing import verify
 from tests.pairs import pairwise
 
 LEVINSON = """
@@ -174,3 +175,9 @@ def test_results_of_a_sum_of_the_same_step() -> None:
         x = (x + 0.5 * x[::-1]) / (1 + (x @ w) ** 2)
         w = 0.5 * w + x @ x
     np.testing.assert_allclose(polyml.einsum(text, verify=True)(5, *vectors(2, 50)), x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("first", ["2*x[i]", "2*x[N - 1 - i] + x[i]"])
+def test_what_a_step_wrote_itself_is_saved(first: str) -> None:
+    text = f'def f(x: f64["N"]):\n    for t in range(3):\n        if i >= 0:\n            x[i] = {first}\n        x[i] = x[N - 1 - i] - t\n    return x\n'
+    assert verify(text, np.arange(1.0, 8.0))
