@@ -16,6 +16,7 @@ from polyml.graph.traverse import equation_reads
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, between
 from polyml.sets.spaces import maps_of, parameters_text
+from polyml.sets.unnumbered import has_numbers, numbered, unnumbered
 
 __all__ = ["Access", "Place", "flow_within", "iterations_of", "places_of", "points_of"]
 
@@ -105,25 +106,31 @@ def flow_within(places: Sequence[Place], group: set[str]) -> list[Access]:
     """
     depth = max(len(place.path) for place in places)
     writes = isl.UnionMap("{ }")
-    order = isl.UnionMap("{ }")
+    order: list[isl.Map] = []
+    depths: list[int] = []
     reads: list[tuple[Place, Read, isl.Map]] = []
     for place in places:
         points = points_of(place)
         if place.equation.result.name in group:
             writes = writes.union(_touched(place, place.equation.target, points))
-            order = order.union(_time(place, points, depth, 1))
+            order.append(_time(place, points, depth, 1))
+            depths.append(len(place.loops))
         for read in dict.fromkeys(equation_reads(place.equation)):
             if read.tensor in group:
                 reading = points.set_tuple_name(f"read {len(reads)}")
                 reads.append((place, read, _touched(place, read.subscripts, reading)))
-                order = order.union(_time(place, reading, depth, 0))
+                order.append(_time(place, reading, depth, 0))
+                depths.append(len(place.loops))
     if not reads:
         return []
     every = isl.UnionMap("{ }")
     for *_, touched in reads:
         every = every.union(touched)
-    found = isl.UnionAccessInfo.from_sink(every).set_must_source(writes).set_schedule_map(order).compute_flow()
-    return _sorted_out(reads, found.get_must_dependence(), found.get_must_no_source())
+    times = isl.UnionMap("{ }")
+    for time in unnumbered(order) if has_numbers(order, depths, outermost=0) else order:
+        times = times.union(time.to_union_map())
+    found = isl.UnionAccessInfo.from_sink(every).set_must_source(writes).set_schedule_map(times).compute_flow()
+    return _sorted_out(reads, numbered(found.get_must_dependence()), numbered(found.get_must_no_source()))
 
 
 def _sorted_out(reads: Sequence[tuple[Place, Read, isl.Map]], made: isl.UnionMap, unmade: isl.UnionMap) -> list[Access]:

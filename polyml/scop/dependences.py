@@ -19,6 +19,7 @@ from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.scop.shared_indices import Range, SharedIndices, Times, ranges_of, shared_indices, times_of
 from polyml.sets.affine import Affine
 from polyml.sets.spaces import maps_of
+from polyml.sets.unnumbered import has_numbers, numbered, unnumbered
 from polyml.shown import Shown
 
 __all__ = ["Analysis", "Dependences", "analyse", "values_of"]
@@ -227,7 +228,7 @@ class _Collected:
         accesses = [(r.statement, r.subscripts) for r in references]
         guarded = any(r.guard for r in references)
         shared = None if guarded else shared_indices(accesses, self.ranges, self.times)
-        times = self.initial({r.statement.name for r in references}, shared)
+        times = self.initial({r.statement.name for r in references}, shared, guarded)
         return _Dataflow(reads, writes, times, shared)
 
     def ranges(self, statement: Statement) -> tuple[Range | None, ...]:
@@ -244,10 +245,12 @@ class _Collected:
             self._numbers[name] = times_of(time) if time is not None and linear else None
         return self._numbers[name]
 
-    def initial(self, names: set[str], shared: SharedIndices | None = None) -> isl.UnionMap:
-        """The written order of some statements, without the dimensions of time that do not tell them apart (dataflow is computed level by level)."""
+    def initial(self, names: set[str], shared: SharedIndices | None, guarded: bool) -> isl.UnionMap:
+        """The written order of some statements, without the dimensions of time that do not tell them apart (dataflow is computed level by level). guarded: whether some of their reads happen in a part of the instances."""
         # A statement without instances has no time.
-        maps = [self.time(name) for name in sorted(names, key=self.order.__getitem__) if name in self._written]
+        timed = [name for name in sorted(names, key=self.order.__getitem__) if name in self._written]
+        maps, depths = [self.time(name) for name in timed], [self.scop.statements[name].loop_depth for name in timed]
+        numbers = any(depths) and (guarded or has_numbers(maps, depths))
         if shared is not None:
             maps = [shared.time(m) for m in maps]
         depth = maps[0].dim(_OUT) if maps else 0
@@ -256,6 +259,7 @@ class _Collected:
             first = constants[d][0]
             if first.is_int() and all(value.is_int() and value.eq(first) for value in constants[d]):
                 maps = [m.project_out(_OUT, d, 1) for m in maps]
+        maps = unnumbered(maps) if numbers else maps
         return _union([m.to_union_map() for m in maps])
 
     def time(self, name: str) -> isl.Map:
@@ -356,7 +360,7 @@ class _Dataflow:
             access = isl.UnionAccessInfo.from_sink(self._relations[key])
             access = access.set_must_source(self._must).set_may_source(self._may)
             found = access.set_schedule_map(self._times).compute_flow()
-            dependence, none = found.get_may_dependence(), found.get_may_no_source()
+            dependence, none = numbered(found.get_may_dependence()), numbered(found.get_may_no_source())
             if self._shared is not None:
                 dependence, none = self._shared.dependence(dependence), self._shared.accesses(none)
             self._before[key] = dependence, none
@@ -368,7 +372,7 @@ class _Dataflow:
         if key not in self._reads_before:
             access = isl.UnionAccessInfo.from_sink(self._relations[key])
             access = access.set_may_source(self._reads).set_kill(self._must)
-            found = access.set_schedule_map(self._times).compute_flow().get_may_dependence()
+            found = numbered(access.set_schedule_map(self._times).compute_flow().get_may_dependence())
             self._reads_before[key] = found if self._shared is None else self._shared.dependence(found)
         return self._reads_before[key]
 
