@@ -41,13 +41,22 @@ def unroll_matrices(function: Function) -> Function:
     """
     variables = {v.name: v for v in function.arguments}
     variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    body = _Matrices(variables).body(function.body)
+    body = _Matrices(variables, _of_long_ones(function)).body(function.body)
     return function if body is function.body else replace(function, body=body)
+
+
+def _of_long_ones(function: Function) -> frozenset[str]:
+    """The variables of lanes that have too many assignments inside in one of their loops: the others, for what is left of rows and vectors, are not written out either, as they run seldom, and are most of the code then."""
+    loops = [node for node in nodes_of(function) if isinstance(node, For) and node.kind == "vector"]
+    return frozenset(loop.variable for loop in loops if (_count(loop.body) or 0) > MOST)
 
 
 @dataclass(frozen=True, slots=True)
 class _Matrices:
+    """long: variables of lanes whose loops stay as they are."""
+
     variables: Mapping[str, Variable]
+    long: frozenset[str]
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return renewed(nodes, map(self.node, nodes))
@@ -59,6 +68,8 @@ class _Matrices:
 
     def pays(self, lanes: For) -> bool:
         """Whether there are loops inside, of so few iterations, that read elements again, or make what stays in registers then."""
+        if lanes.variable in self.long:
+            return False
         loops = [node for node in walk_nodes(lanes.body) if isinstance(node, For)]
         count = _count(lanes.body) if loops else None
         if count is None or count > MOST:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,13 @@ def test_written_out(rows: int, columns: int, kept: bool, again: bool) -> None:
         pytest.param(program(10, 10, kept=False, again=True), id="too many"),
         pytest.param(program(1, 9, kept=True, again=True), id="long rows"),
         pytest.param(program(5, 5, kept=True, again=False), id="no room in registers"),
+        pytest.param(
+            replace(
+                program(8, 8, kept=True, again=True),
+                body=(*program(8, 8, kept=True, again=True).body, *program(3, 3, kept=False, again=True).body),
+            ),
+            id="what is left of too many",
+        ),
     ],
 )
 def test_left_alone(before: Function) -> None:
