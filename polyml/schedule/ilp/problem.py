@@ -143,22 +143,33 @@ class Problem:
     # -- loops that carry something ---------------------------------------------------------------------------------------------
 
     def band(
-        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, backwards: tuple[str, ...] = ()
+        self,
+        names: tuple[str, ...],
+        cones: Sequence[Cone],
+        basis: Basis,
+        backwards: tuple[str, ...] = (),
+        together: Sequence[Cone] = (),
     ) -> tuple[Hyperplane, ...]:
         """Legal loops of a group, all permutable: one when what it satisfies is to free the loops inside ("satisfaction"), else as many as there are.
 
         Args:
             backwards: statements that may run against the others where nothing else is legal.
+            together: of the cones, those that no loop may carry.
         """
-        asked = "band", *(names.index(name) for name in backwards)
-        return self._once(asked, names, cones, basis, lambda: self._band(names, cones, basis, backwards))
+        asked = "band", tuple(names.index(name) for name in backwards), tuple(cones.index(cone) for cone in together)
+        return self._once(asked, names, cones, basis, lambda: self._band(names, cones, basis, backwards, together))
 
     def _band(
-        self, names: tuple[str, ...], cones: Sequence[Cone], basis: Basis, backwards: tuple[str, ...]
+        self,
+        names: tuple[str, ...],
+        cones: Sequence[Cone],
+        basis: Basis,
+        backwards: tuple[str, ...],
+        together: Sequence[Cone],
     ) -> tuple[Hyperplane, ...]:
         found: list[Hyperplane] = []
         while not all(self.is_complete(name, basis) for name in names):
-            loop = self._attempts(names, cones, basis, thorough=not found, backwards=backwards)
+            loop = self._attempts(names, cones, basis, thorough=not found, backwards=backwards, together=together)
             if loop is None:
                 break
             found.append(loop)
@@ -207,14 +218,15 @@ class Problem:
         zero: Sequence[Cone] | None = None,
         thorough: bool = True,
         backwards: tuple[str, ...] = (),
+        together: Sequence[Cone] = (),
     ) -> Hyperplane | None:
         """The best loop of the smallest model that has one: small coefficients; if it must be, large ones, or coefficients of both signs, and at last
         with some statements running backwards."""
         small = self._model(names, cones, basis)
         if zero is not None and not small.may_have_zero(zero):
             return None
-        loop = self._solve(small, cones, zero=zero)
-        if loop is not None or not thorough:
+        loop = self._solve(small, cones, zero=zero, together=together)
+        if loop is not None or not thorough or together:
             return loop
         loop = self._solve(self._model(names, cones, basis, bound=SHIFT_BOUND), cones, zero=zero)
         most = max(self.dimension(name) - len(basis[name]) for name in names)
@@ -252,8 +264,10 @@ class Problem:
         zero: Sequence[Cone] | None = None,
         vector: int | None = None,
         backwards: tuple[str, ...] = (),
+        together: Sequence[Cone] = (),
     ) -> Hyperplane | None:
-        """The best legal loop of the model; with zero distance on the cones `zero`."""
+        """The best legal loop of the model; with zero distance on the cones `zero`, and on those `together`."""
+        model.require_zero(together)
         if zero is not None:
             model.require_zero(zero)
         model.require_legal([cone for cone in model.strict if zero is None or cone not in zero])

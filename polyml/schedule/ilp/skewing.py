@@ -49,11 +49,19 @@ class SkewedLoop:
         return _loop(scop, {name: row.shifted(by) for name, row in self.rows.items()}) if by else self
 
 
-def skewed_band(scop: Scop, every: Sequence[Cone], names: Sequence[str]) -> tuple[SkewedLoop, ...]:
-    """Loops over the statements that may all be tiled together, the least skewed first; fewer than two when there is no such band. every: the scop's dependences."""
+def skewed_band(
+    scop: Scop, every: Sequence[Cone], names: Sequence[str], together: Sequence[Cone] = ()
+) -> tuple[SkewedLoop, ...]:
+    """Loops over the statements that may all be tiled together, the least skewed first; fewer than two when there is no such band.
+
+    Args:
+        every: the scop's dependences.
+        together: those of them that hand on a value within one iteration: no loop is to part them if that is possible, though all are skewed more then.
+    """
     cones = within(every, names)
-    for bound in (COEFFICIENT_BOUND, REACH // 2):
-        found = _band(Problem(scop, TILING_COSTS, Solver(NODES), bound), cones, names)
+    tries = (COEFFICIENT_BOUND, together), (COEFFICIENT_BOUND, ()), (REACH // 2, ())
+    for bound, whole in tries if together else tries[1:]:
+        found = _band(Problem(scop, TILING_COSTS, Solver(NODES), bound), cones, names, whole)
         # Stencils of a high order want more skewing than is usual.
         if len(found) == max(len(scop.statements[name].indices) for name in names):
             break
@@ -62,14 +70,16 @@ def skewed_band(scop: Scop, every: Sequence[Cone], names: Sequence[str]) -> tupl
     return tuple(_loop(scop, loop.rows) for loop in found)
 
 
-def _band(problem: Problem, cones: Sequence[Cone], names: Sequence[str]) -> tuple[Hyperplane, ...]:
+def _band(
+    problem: Problem, cones: Sequence[Cone], names: Sequence[str], together: Sequence[Cone]
+) -> tuple[Hyperplane, ...]:
     deepest = max(problem.dimension(name) for name in names)
     # Statements of fewer dimensions, such as boundaries, need no directions of their own: they go along.
     basis: Basis = {
         name: () if problem.dimension(name) == deepest else _all_of(problem.dimension(name)) for name in names
     }
     try:
-        return problem.band(tuple(names), cones, basis)
+        return problem.band(tuple(names), cones, basis, together=together)
     except SolverLimit:
         return ()
 

@@ -51,16 +51,18 @@ WIDE = 32
 """Rows of a block along the others, at most: the block's border along them is an eighth of that along the first."""
 
 LEAST_ROWS = 8
-"""Rows of a block in each direction: less, and its border is as large as itself."""
+"""Rows of a block in each direction: less, and its border is as large as itself. A direction that has no more than two such blocks (components, velocities of a lattice) is not cut where another one is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One step of the time loop, in which statements sweep over arrays. steps: per statement its time index. directions: per statement and index, the index of the core statement (the one with most work) that runs with it in the band."""
+    """One step of the time loop, in which statements sweep over arrays. steps: per statement its time index. directions: per statement and index, the index of the core statement (the one with most work) that runs with it in the band.
+    whole: indices of the core statement that are not cut."""
 
     facts: Facts
     steps: Mapping[str, str]
     directions: dict[tuple[str, str], str] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
 
     @property
     def models(self) -> list[StatementModel]:
@@ -76,6 +78,17 @@ class Sweep:
         indices = self.facts.scop.statements[model.name].indices
         known = {index: self.facts.matcher.extent(model.name, k) for k, index in enumerate(indices)}
         return {index: known[index] or UNKNOWN for index in model.extents if index != self.steps[model.name]}
+
+    def rows(self, lanes: str) -> list[str]:
+        """The core's directions that are cut, without the lanes."""
+        return [index for index in self.space(self.core) if index != lanes and index not in self.whole]
+
+    def short(self, lanes: str) -> frozenset[str]:
+        """The core's directions that are no longer than two of the least blocks, beside rows along which strips are cut."""
+        space, asked = self.space(self.core), self.facts.options.tile_sizes is not None
+        if asked or space[lanes] <= 2 * STRIP_VECTORS * self.facts.target.lanes(self.core.itemsize):
+            return frozenset()
+        return frozenset(index for index, extent in space.items() if index != lanes and extent <= 2 * LEAST_ROWS)
 
     @property
     def is_large(self) -> bool:
@@ -121,7 +134,7 @@ class Sweep:
         if not space.keys() <= extents.keys():
             return None
         one = self.bytes_of({model.name: dict.fromkeys(self.space(model), 1) for model in self.models})
-        rows = [index for index in space if index != lanes]
+        rows = self.rows(lanes)
         # A strip is as good as a row of its length; a few rows alone are no tiles.
         least = {
             index: size if rows and index == lanes else 2 * (min(size, LEAST_ROWS) if len(rows) > 1 else size)
@@ -194,12 +207,13 @@ class Sweep:
 
     def block_bytes(self, heights: Mapping[str, int], strip: int) -> int:
         """Bytes of a block of rows and strips."""
-        boxes = {}
+        boxes: dict[str, dict[str, int]] = {}
         for model in self.models:
-            boxes[model.name] = {
-                index: min(extent, heights.get(self.directions.get((model.name, index), ""), strip))
-                for index, extent in self.space(model).items()
-            }
+            box = boxes[model.name] = self.space(model)
+            for index in box:
+                direction = self.directions.get((model.name, index), "")
+                if direction not in self.whole:
+                    box[index] = min(box[index], heights.get(direction, strip))
         return self.bytes_of(boxes)
 
     def rows_of(self, rows: list[str], strip: int, room: int) -> list[int]:
@@ -227,7 +241,7 @@ class Sweep:
     def steps_of(self, heights: list[int], strip: int | None, lanes: str, skew: int) -> tuple[int | None, ...] | None:
         """The sizes with steps; None when nothing would be cut."""
         space = self.space(self.core)
-        extents = [extent for index, extent in space.items() if index != lanes]
+        extents = [space[index] for index in self.rows(lanes)]
         if strip is None and all(height >= extent for height, extent in zip(heights, extents, strict=True)):
             return None
         if len(heights) > 1:

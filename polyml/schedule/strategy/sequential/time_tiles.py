@@ -16,13 +16,16 @@ Source: Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import islpy as isl
 
 from polyml.records import dataclass
+from polyml.schedule.ilp.cones import Cone
+from polyml.schedule.ilp.hyperplanes import Row, distances
 from polyml.schedule.ilp.model import COEFFICIENT_BOUND
+from polyml.schedule.ilp.problem import within
 from polyml.schedule.ilp.skewing import SkewedLoop, skewed_band, skewed_by
 from polyml.schedule.schedule import Product
 from polyml.schedule.strategy.facts import Facts
@@ -71,7 +74,7 @@ def plan_time_tiles(node: isl.ScheduleNode, facts: Facts) -> TimePlan | None:
     sweep = Sweep(facts, steps)
     if not sweep.is_large or not sweep.may_be_cut:
         return None
-    band = skewed_band(facts.scop, facts.matcher.cones, tuple(steps))
+    band = skewed_band(facts.scop, facts.matcher.cones, tuple(steps), _handed_on(node, facts))
     found = _plan(sweep, band, node)
     return None if found is None or (found.worth and not facts.options.large) else found
 
@@ -93,6 +96,45 @@ def _steps(node: isl.ScheduleNode, facts: Facts) -> dict[str, str] | None:
     (member,) = members(node, facts.scop)
     found = {name: index for name in names if (index := member.index(name)) is not None}
     return found if len(found) == len(names) else None
+
+
+def _handed_on(node: isl.ScheduleNode, facts: Facts) -> list[Cone]:
+    """The dependences between statements in one innermost loop by which a value is used in the iteration that makes it: it is in a register as long as tiles begin and end with both."""
+    found: list[Cone] = []
+    for inner in nodes(node):
+        if kind_of(inner) != Kind.band or sum(kind_of(below) == Kind.band for below in nodes(inner)) > 1:
+            continue
+        loops = [rows for band in _bands_around(inner, node) for rows in _rows(band, facts)]
+        cones = [cone for cone in within(facts.matcher.cones, statements_below(inner)) if cone.kind == "flow"]
+        found += [
+            cone
+            for cone in cones
+            if cone.source != cone.sink
+            and all(cone.source in rows and cone.sink in rows and not distances(cone, rows).any() for rows in loops)
+        ]
+    return found
+
+
+def _bands_around(inner: isl.ScheduleNode, outer: isl.ScheduleNode) -> Iterator[isl.ScheduleNode]:
+    """The bands from the inner one up to the outer one."""
+    while True:
+        if kind_of(inner) == Kind.band:
+            yield inner
+        if inner.get_tree_depth() == outer.get_tree_depth():
+            return
+        inner = inner.parent()
+
+
+def _rows(band: isl.ScheduleNode, facts: Facts) -> Iterator[dict[str, Row]]:
+    """Per loop of the band the statements' rows; those without quotients."""
+    scop = facts.scop
+    for member in members(band, scop):
+        rows: dict[str, Row] = {}
+        for name, affine in member.rows.items():
+            if affine is not None and affine.is_linear:
+                indices = tuple(affine.stride(index) or 0 for index in scop.statements[name].indices)
+                rows[name] = Row(indices, tuple(affine.stride(size) or 0 for size in scop.sizes), affine.constant)
+        yield rows
 
 
 def _is_carried(node: isl.ScheduleNode, name: str, index: str, facts: Facts) -> bool:
@@ -137,9 +179,9 @@ def _plan(sweep: Sweep, band: tuple[SkewedLoop, ...], node: isl.ScheduleNode) ->
     step = along.pop(indices[time]).coefficients[core.name][time]
     if step != 1:
         return None
-    sweep = replace(sweep, directions=_aligned(sweep, along))
-    rows = [index for index in space if index != lanes]
-    skew = max(loop.coefficients[core.name][time] for loop in along.values())
+    sweep = replace(sweep, directions=_aligned(sweep, along), whole=sweep.short(lanes))
+    rows = sweep.rows(lanes)
+    skew = max(along[index].coefficients[core.name][time] for index in (*rows, lanes))
     if skew > COEFFICIENT_BOUND and sweep.hides_l3:
         return None  # the wide border of a high order is not worth it then
     whole = _is_carried(node, core.name, lanes, sweep.facts)

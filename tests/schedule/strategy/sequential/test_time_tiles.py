@@ -123,6 +123,26 @@ def f(T: int, A: f64["N M"], B: f64["N M"]):
             A[i, j] = 0.1 * (B[i, j - 3] + B[i, j + 3] + B[i + 3, j] + B[i - 3, j])
     return A, B
 """
+HANDED_ON = """
+def f(T: int, u: f64["N M"]):
+    for t in range(T):
+        if 1 <= i < N - 1 and 1 <= j < M - 1:
+            a[i, j] = u[i, j] - u[i - 1, j]
+            b[i, j] = u[i + 1, j] - u[i, j]
+            c[i, j] = u[i, j] * u[i, j - 1]
+            d[i, j] = max(a[i, j], c[i, j]) - b[i, j] * u[i, j + 1]
+            u[i, j] += 0.1 * d[i, j] * (1 - a[i, j])
+    return u
+"""
+COMPONENTS = """
+def f(T: int, q: f64["3 N"]):
+    for t in range(T):
+        if 1 <= i < N - 1:
+            s[k, i] = 0.5 * (q[k, i + 1] - q[k, i - 1])
+            p[i] = q[0, i] * s[1, i] - s[2, i] * s[0, i]
+            q[k, i] += 0.1 * p[i] * s[k, i]
+    return q
+"""
 
 STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     "jacobi-1d": (JACOBI_1D, lambda: (9, *grids(30)), (3, 7)),
@@ -135,6 +155,8 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     "in place": (IN_PLACE, lambda: tuple(grids(13, 39, count=1, dtype=np.float32)), (2, 5, 20)),
     "sixth order": (SIXTH_ORDER, lambda: (5, *grids(17, 23)), (2, 4, 9)),
     "heat-3d": (HEAT_3D, lambda: (5, *grids(7, 7, 7)), (2, 3, 2)),
+    "handed on": (HANDED_ON, lambda: (6, *grids(12, 19, count=1)), (3, 4, 8)),
+    "components": (COMPONENTS, lambda: (7, *grids(3, 31, count=1)), (3, 2, 8)),
 }
 
 
@@ -255,6 +277,19 @@ def test_sizes_follow_from_the_caches() -> None:
     assert sizes_of(double, 3, *large[1:]) != ""  # an integer that is not known
     history = HISTORY_1D.replace('f64["T N"]', 'f64["3 N"]').replace("range(1, T)", "range(1, 3)")
     assert sizes_of(history, *unread(3, 1_000_000, count=1)) == ""  # too few steps
+
+
+def test_what_an_iteration_hands_on_is_not_parted() -> None:
+    """Where differences to both sides are used at once, in place, rows are skewed by two, and no statement of a loop begins later than another."""
+    lowered = pm.einsum(HANDED_ON, target=pm.Target("x86-64-v3"), threads=1).lower(100, *unread(300, 320, count=1))
+    assert "time tiles: t" in lowered.explain()
+    assert not re.search(r"if \(.*[ij] ", lowered.text("loops").split("t_tile", 1)[1])
+    assert "register f64x4 b;" in lowered.text("loops")
+
+
+def test_components_are_not_cut() -> None:
+    caches = {"l1_bytes": 32 * 1024, "l2_bytes": 512 * 1024, "vector_bytes": 32}
+    assert sizes_of(COMPONENTS, 100, *unread(3, 10_000, count=1), **caches) == "time tiles: t by 48, i by 390"
 
 
 def test_threads_get_as_many_steps_each() -> None:
