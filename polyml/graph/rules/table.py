@@ -48,6 +48,7 @@ from polyml.graph.rules.reuse.shared_places import share_places
 from polyml.graph.rules.reuse.tables import make_tables
 from polyml.graph.rules.reuse.unread import crop_unread
 from polyml.graph.rules.reuse.unseen import leave_unseen
+from polyml.graph.rules.sums.counted import multiply_by_counts
 from polyml.graph.rules.sums.factor import factor_sums
 from polyml.graph.rules.sums.factors_ahead import multiply_ahead
 from polyml.graph.rules.sums.loops_of_sums import sum_loops
@@ -147,6 +148,7 @@ RULES: tuple[Rule, ...] = (
     _plain("compared", compare_narrowly),
     _plain("single values", drop_single_values),
     _plain("determined", replace_determined),
+    _plain("counted", multiply_by_counts, exact=False),
     _plain("common", share_equal),
     _plain("remainders", sum_remainders, exact=False, needs=("vector_bytes",)),
     _plain("polynomials", write_polynomials, exact=False),
