@@ -179,7 +179,9 @@ def _plan(sweep: Sweep, band: tuple[SkewedLoop, ...], node: isl.ScheduleNode) ->
     step = along.pop(indices[time]).coefficients[core.name][time]
     if step != 1:
         return None
-    sweep = replace(sweep, directions=_aligned(sweep, along), whole=sweep.short(lanes))
+    # Steps one after the other, such as the colors of a red-black sweep, are as good a direction as time.
+    short = {index for index in sweep.short(lanes) if not _is_carried(node, core.name, index, sweep.facts)}
+    sweep = replace(sweep, directions=_aligned(sweep, along), whole=frozenset(short))
     rows = sweep.rows(lanes)
     skew = max(along[index].coefficients[core.name][time] for index in (*rows, lanes))
     if skew > COEFFICIENT_BOUND and sweep.hides_l3:
