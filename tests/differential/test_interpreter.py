@@ -187,6 +187,13 @@ def test_an_if_restricts_each_statement_and_sums_of_updates() -> None:
     assert_close(result[1], np.where(np.tri(3, 4) > 0, 1.0, 2.0))
 
 
+def test_an_if_gives_the_range_of_an_index_that_is_summed_under_it() -> None:
+    text = (
+        'def f(x: f64["N"], y: f64["N"]):\n    if j < 3:\n        y[i] += x[min(i + j, N - 1)] * x[i]\n    return y\n'
+    )
+    assert one(text, np.arange(5.0), np.zeros(5)).tolist() == [0, 6, 18, 33, 48]
+
+
 def test_zero_dimensional_values_and_gathers() -> None:
     x, ids = np.array([3.0, 9, 4]), np.array([2, 0, 2], dtype=np.int32)
     text = 'def f(x: f64["N"], ids: i32["M"]):\n    best = argmax[n](x[n])\n    y[m] = x[ids[m]] / x[best]\n    return y, best\n'

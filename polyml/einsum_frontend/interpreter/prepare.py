@@ -210,12 +210,12 @@ class _Preparer:
         indices = left_names | index_names((statement.value,), left_names, names)
         left = tuple(resolve(e, indices, left_names, names) for e in raw_left)
         value = resolve(statement.value, indices, left_names, names)
-        guards = tuple(resolve(c, indices, left_names, names) for c in conditions)
+        ifs = tuple(resolve(c, indices, left_names, names) for c in conditions)
         missing = free_indices(value) - left_names
         if missing and statement.op in ("*=", "/="):
             raise EinsumSyntaxError(f"'{statement.op}' sums nothing: {', '.join(sorted(missing))}", span=statement.span)
         value = sum_missing(value, missing)
-        guards, value = _restrict(statement, left_names, missing, guards, value)
+        guards, value = _restrict(statement, left_names, missing, ifs, value)
         self._check_target(statement, left)
         types: dict[int, Type] = {}
         type_expression(value, self.scope.types, types)
@@ -228,7 +228,7 @@ class _Preparer:
         if not creates:
             stored = found if statement.op == "=" else promote_types(found, types[id(value)])
             check_number(value, types, stored.dtype, value.span)
-        return ReadyAssign(statement, left, value, tuple(sorted(left_names)), guards, creates, found, types)
+        return ReadyAssign(statement, left, value, tuple(sorted(left_names)), ifs, guards, creates, found, types)
 
     def _check_target(self, statement: Assign, left: tuple[Expression, ...]) -> None:
         name, span = statement.target, statement.target_span

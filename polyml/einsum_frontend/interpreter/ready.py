@@ -19,12 +19,15 @@ __all__ = ["Ready", "ReadyAssign", "ReadyCall", "ReadyDeclare", "ReadyLoop", "Re
 
 @dataclass(frozen=True)
 class ReadyAssign:
-    """`indices`: of the left side, sorted. `creates`: the target has no value yet. `type`: the target's. `types`: of all nodes, by identity."""
+    """`indices`: of the left side, sorted. `ifs`: the conditions of the enclosing `if`s; `guards`: those that name no summed index (the others are in `value`, in
+    its sums). `creates`: the target has no value yet. `type`: the target's. `types`: of all nodes, by identity.
+    """
 
     source: Assign
     left: tuple[Expression, ...]
     value: Expression
     indices: tuple[str, ...]
+    ifs: tuple[Expression, ...]
     guards: tuple[Expression, ...]
     creates: bool
     type: Type

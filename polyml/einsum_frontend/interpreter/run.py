@@ -182,7 +182,7 @@ class Run:
             statement.value,
             statement.left,
             extents,
-            statement.guards,
+            statement.ifs,
             lambda tensor: probe.extents(tensor, self.env),
             self.env,
             statement.source.span,
