@@ -216,17 +216,19 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded:
                 f"the index {plain_name(name)} runs over dimensions of different extents: "
                 + " and ".join(map(str, found)),
                 span=extents[-1].expression.span,
-                hint=f"the first of them is {extents[0].expression.span}; where {plain_name(name)} is to run over a part of the longer one, "
-                f"put the statement under `if {plain_name(name)} < {_shortest(found)}:`, or the size that is so large",
+                hint=f"the first of them is {extents[0].expression.span}{_part_of(plain_name(name), found)}",
             )
         if name not in ranges:
             ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
     return assumed
 
 
-def _shortest(extents: Collection[Extent]) -> str:
-    """The least extent, as text; the dots stand for one that depends on sizes."""
-    return str(min(e for e in extents if isinstance(e, int))) if all(isinstance(e, int) for e in extents) else ".."
+def _part_of(name: str, extents: Collection[Extent]) -> str:
+    """What to write where the index is to run over a part of the longer dimension, unless that part is empty; the dots stand for one that depends on sizes."""
+    if 0 in extents:
+        return ""
+    shortest = str(min(e for e in extents if isinstance(e, int))) if not _symbolic(extents) else ".."
+    return f"; where {name} is to run over a part of the longer one, put the statement under `if {name} < {shortest}:`, or the size that is so large"
 
 
 def _longest(extents: Collection[Extent]) -> Extent | None:

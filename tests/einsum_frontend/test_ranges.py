@@ -142,7 +142,12 @@ def test_refused_different_extents() -> None:
     check_refused(
         'x: f32["N"], z: f32["M"]', "y[n] = x[n] + z[«n»]", "return y",
         arguments=(values(4), values(5)), error=ShapeError, message="the index n runs over dimensions of different extents: 4 and 5",
+        hint="`if n < 4:`",
     )  # fmt: skip
+    source = program('x: f32["N"], z: f32["M"]', "y[n] = x[n] + z[n]", "return y")
+    with pytest.raises(ShapeError, match="different extents: 4 and 0") as refused:
+        graph(source, values(4), values(0))
+    assert "`if" not in str(refused.value)  # `if n < 0:` leaves nothing
 
 
 def test_refused_restricted_extents_that_differ() -> None:
