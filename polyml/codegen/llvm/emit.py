@@ -311,6 +311,9 @@ def _trips(node: For, lower: Value, upper: Value, ragged: tuple[Value, Value] | 
     """How many iterations the loop has, where that is known; one that runs once has no loop, its variable is a number."""
     if lower.is_constant and upper.is_constant:
         return max(0, -((int(lower.text) - int(upper.text)) // node.step))
+    span = node.upper - node.lower
+    if span.is_constant and 0 < span.constant <= node.step and ragged is None:
+        return 1
     return 1 if node.masked and ragged is None and leading(node) is not None else None
 
 

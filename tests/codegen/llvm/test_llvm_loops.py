@@ -10,7 +10,8 @@ import pytest
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.loops import Allocate, Function, Node
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
-from polyml.dtypes import f64
+from polyml.dtypes import f32, f64
+from polyml.sets.affine import affine
 from tests.codegen.llvm.support import compile_functions, const, loop, read, run_function, store, variable
 from tests.codegen.programs import cases, run
 
@@ -61,3 +62,16 @@ def test_counters_of_loops_around_others_are_hidden(levels: int, held: bool) -> 
     assert text.count(" asm ") == max(0, levels - (3 if held else 1))
     want = np.full(sizes[:last], sizes[-1] if held else 1.0)
     np.testing.assert_array_equal(run_function(function, {"y": np.zeros(sizes[:last])}, {})["y"], want)
+
+
+@pytest.mark.parametrize(("length", "loops"), [(1, 1), (8, 1), (9, 2)])
+def test_what_runs_once_from_an_unknown_place_is_no_loop(length: int, loops: int) -> None:
+    inner = replace(loop("j", "i", affine("i") + length, store("y", ["j"], const(1.0, f32))), step=8)
+    body = (replace(loop("i", 0, affine("n") - length + 1, inner), step=8),)
+    function = Function(
+        name="nest", arguments=(variable("y", f32, "n"),), written=frozenset("y"), sizes=("n",), body=body
+    )
+    assert emit_module([function]).count(" phi i64 ") == loops
+    sizes = {"n": 29}
+    before = run(replace(function, body=()), sizes)
+    np.testing.assert_array_equal(run_function(function, before, sizes)["y"], run(function, sizes)["y"])

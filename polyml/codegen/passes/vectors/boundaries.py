@@ -18,7 +18,16 @@ from polyml.expressions import Apply, Expr, IndexValue, reads_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
-__all__ = ["common_range", "cut_interior", "depends_on", "extreme", "over_hull", "over_lanes", "within"]
+__all__ = [
+    "common_range",
+    "cut_interior",
+    "depends_on",
+    "extreme",
+    "over_hull",
+    "over_lanes",
+    "with_inner_loops",
+    "within",
+]
 
 _WASTE = 2
 """How many times as many iterations the hull may have as one lane, at most."""
@@ -55,7 +64,7 @@ def over_hull(loop: For, ranges: Ranges) -> For:
     low, high = ranges.lowest(loop.lower), ranges.highest(loop.upper - 1)
     if low is None or high is None or low > high:
         return loop
-    return _with_inner_loops(loop, lambda inner: (_hull(inner, loop.variable, (low, high)),))
+    return with_inner_loops(loop, lambda inner: (_hull(inner, loop.variable, (low, high)),))
 
 
 def over_lanes(loop: For) -> For:
@@ -67,7 +76,7 @@ def over_lanes(loop: For) -> For:
         -> for (i = s; i < s + 8; i++) { for (j = 0; j < s; j++) S  for (j = s; j < s + 7; j++) if (j < i) S }
     """
     extent = (loop.lower, loop.upper - 1)
-    return _with_inner_loops(loop, lambda inner: tuple(_thirds(inner, loop.variable, extent)))
+    return with_inner_loops(loop, lambda inner: tuple(_thirds(inner, loop.variable, extent)))
 
 
 def depends_on(loop: For) -> bool:
@@ -76,7 +85,9 @@ def depends_on(loop: For) -> bool:
     return any(loop.variable in inner.lower.variables() | inner.upper.variables() for inner in inside)
 
 
-def _with_inner_loops(loop: For, change: Callable[[For], tuple[Node, ...]]) -> For:
+def with_inner_loops(loop: For, change: Callable[[For], tuple[Node, ...]]) -> For:
+    """The loop with each loop inside of it in another form, from the innermost ones on."""
+
     def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return renewed(nodes, (new for node in nodes for new in visit(node)))
 

@@ -15,7 +15,7 @@ from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f32, f64, i64
 from polyml.expressions import Apply
-from polyml.sets.affine import affine
+from polyml.sets.affine import affine, maximum, minimum
 from tests.codegen.hand import dense_schedule, softmax_schedule
 from tests.codegen.programs import (
     array,
@@ -202,11 +202,11 @@ def test_whole_narrow_and_long_rows_do_not_overlap(columns: int, factor: int) ->
     np.testing.assert_array_equal(run(after, {})["z"], run(before, {})["z"])
 
 
-def any_tile(*first: Assign | If, factor: int = 3, last: tuple[If, ...] = ()) -> Function:
+def any_tile(*first: Assign | If, factor: int = 3, last: tuple[If, ...] = (), terms: int = 17) -> Function:
     """The same over the columns from C to M, of which nobody knows how many there are. last: what follows the sum."""
     update = Assign(target=put("z", "a"), value=call("mul", at("x", "k"), at("y", "k", "a")), reduction="sum")
-    body = loop("a", affine("C"), affine("M"), *first, loop("k", 0, 9, update), *last, kind="vector", factor=factor)
-    arguments = [array("x", 9), array("y", 9, "M"), array("z", "M")]
+    body = loop("a", affine("C"), affine("M"), *first, loop("k", 0, terms, update), *last, kind="vector", factor=factor)
+    arguments = [array("x", terms), array("y", terms, "M"), array("z", "M")]
     return function(body, arguments=arguments, written="z", sizes=("M", "C", "B"))
 
 
@@ -241,6 +241,38 @@ def test_vectors_of_columns_of_unknown_number_overlap_at_the_end(first: Assign |
             for block in (0, 1):
                 sizes = {"C": start, "M": max(end, 1), "B": block}
                 np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"], err_msg=str(sizes))
+
+
+def test_vectors_of_few_terms_do_not_overlap() -> None:
+    before = any_tile(BEGINS, terms=16)
+    after, notes = vectorize(before, vector_bytes=64)
+    assert not any("overlapping" in note.text for note in notes)
+    sizes = {"C": 2, "M": 60, "B": 0}
+    np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"])
+
+
+@pytest.mark.parametrize(("taps", "stride", "apart", "ahead"), [(3, 1, 1, 1), (3, 2, 1, 1), (7, 1, 2, 9), (4, 3, 1, 0)])
+def test_whole_windows_of_rows_of_any_length_ask_nothing(taps: int, stride: int, apart: int, ahead: int) -> None:
+    # Taps that no element of x has are left out: 0 <= stride*a + apart*k - ahead < M.
+    place = stride * affine("a") - ahead
+    first, behind = (
+        maximum([(apart - 1 - place) // apart, affine(0)]),
+        minimum([(affine("M") - place + (apart - 1)) // apart, affine(taps)]),
+    )
+    update = Assign(
+        target=put("z", "a"), value=call("mul", at("x", place + apart * affine("k")), at("y", "k")), reduction="sum"
+    )
+    body = loop("a", affine("C"), affine("M"), BEGINS, loop("k", first, behind, update), kind="vector")
+    arguments = [array("x", "M"), array("y", taps), array("z", "M")]
+    before = function(body, arguments=arguments, written="z", sizes=("M", "C"))
+    after, (note,) = vectorize(before, vector_bytes=16)
+    assert "whole windows" in note.text
+    parts = [(any(isinstance(n, If) for n in walk_nodes(part.body)), part.masked) for part in vector_loops(after)]
+    assert parts == [(False, False), (True, False), (True, True)]
+    for start in (0, 1, 3):
+        for columns in (0, 1, 2, 3, 4, 5, 9, 22, 37):
+            sizes = {"C": start, "M": start + columns}
+            np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"], err_msg=str(sizes))
 
 
 @pytest.mark.parametrize(
