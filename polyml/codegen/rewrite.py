@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Scan, UpdateArgument
+from polyml.codegen.loops import (
+    Allocate,
+    Assign,
+    Block,
+    For,
+    Function,
+    If,
+    Node,
+    Place,
+    Prefetch,
+    Scan,
+    UpdateArgument,
+    Variable,
+)
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, reads_of, substitute, walk
 from polyml.records import dataclass, replace
@@ -23,6 +36,7 @@ __all__ = [
     "subscript_variables",
     "substitute_nodes",
     "uses",
+    "variables_by_name",
     "variables_of",
     "walk_nodes",
     "with_body",
@@ -78,6 +92,12 @@ def nodes_of(function: Function) -> tuple[Node, ...]:
         body, nodes = function.body, tuple(walk_nodes(function.body))
         _LAST[0] = body, nodes
     return nodes
+
+
+def variables_by_name(function: Function) -> dict[str, Variable]:
+    """The arguments, and what is allocated anywhere in the function."""
+    allocated = (node.variable for node in nodes_of(function) if isinstance(node, Allocate))
+    return {variable.name: variable for variable in (*function.arguments, *allocated)}
 
 
 def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:

@@ -7,11 +7,11 @@ many and short. The outer variable changes last, so that a thread's share is a r
 from __future__ import annotations
 
 from polyml.codegen.loops import For, Function, Node
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.ranges import Ranges
 from polyml.new_names import fresh
 from polyml.records import replace
-from polyml.renewed import renewed
 from polyml.sets.affine import affine
 
 __all__ = ["share_together"]
@@ -24,22 +24,18 @@ def share_together(function: Function) -> Function:
         parallel for (j = 0; j < 64; j += 16) parallel for (i = 0; i < 28; i += 7) S
         -> parallel for (j_i = 0; j_i < 16; j_i++) for (j = 16*(j_i//4); j < 16*(j_i//4) + 16; j += 16) for (i = 7*(j_i % 4); i < 7*(j_i % 4) + 7; i += 7) S
     """
-    body = _nodes(function.body, names_in(function))
-    return function if body is function.body else replace(function, body=body)
+    taken = names_in(function)
 
+    def together(loop: For, ranges: Ranges, lanes: For | None) -> For | None:
+        match loop:
+            case For(kind="parallel", body=(For(kind="parallel") as inner,)) if _trips(loop) and _trips(inner):
+                return _together(loop, inner, taken)
+            case For(kind="parallel"):
+                return loop
+            case _:
+                return None
 
-def _nodes(nodes: tuple[Node, ...], taken: set[str]) -> tuple[Node, ...]:
-    return renewed(nodes, (_node(node, taken) for node in nodes))
-
-
-def _node(node: Node, taken: set[str]) -> Node:
-    match node:
-        case For(kind="parallel", body=(For(kind="parallel") as inner,)) if _trips(node) and _trips(inner):
-            return _together(node, inner, taken)
-        case For(kind="parallel"):
-            return node
-        case _:
-            return with_body(node, lambda body: _nodes(body, taken))
+    return map_loops(function, together)
 
 
 def _trips(loop: For) -> int:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import AHEAD, SOME_SIZE, Caches
-from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import expressions, nodes_of, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.records import dataclass
@@ -60,8 +61,8 @@ def prefetch_columns(
     large = {v.name: _with_numbers(v, numbers) for v in far}
     uneven = {v.name: v.shape[-1] for v in arrays if not is_known(v.shape[1:])}
     pass_ = _Columns(large, numbers, caches, uneven, [])
-    body = pass_.body(function.body, outside(function)) if large else function.body
-    return (function if body is function.body else replace(function, body=body)), tuple(dict.fromkeys(pass_.notes))
+    made = map_loops(function, pass_.fetched) if large else function
+    return made, tuple(dict.fromkeys(pass_.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,10 @@ class _Columns:
     uneven: Mapping[str, Affine]
     notes: list[Note]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges))
-        if node.kind == "vector" and node.width > 1 and not node.masked:
-            return replace(node, body=made) if (made := self.walks(node, ranges)) is not node.body else node
-        return with_body(node, lambda body: self.body(body, ranges.enter(node)))
+    def fetched(self, loop: For, ranges: Ranges, _: For | None) -> For | None:
+        if loop.kind != "vector" or loop.width == 1 or loop.masked:
+            return None
+        return replace(loop, body=made) if (made := self.walks(loop, ranges)) is not loop.body else loop
 
     def walks(self, lanes: For, ranges: Ranges) -> tuple[Node, ...]:
         """The body of the vector loop with prefetches in the loops directly inside."""

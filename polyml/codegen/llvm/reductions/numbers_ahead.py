@@ -31,7 +31,7 @@ from polyml.codegen.loops import (
 )
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, subscript_variables, with_body
+from polyml.codegen.rewrite import subscript_variables, variables_by_name, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, IndexValue, Read, Subscript
 from polyml.new_names import fresh
@@ -69,9 +69,7 @@ class _Look:
 
 def look_ahead(function: Function) -> Function:
     """The function with looks at the operands of its minima and maxima, and loops that name the flags (`For.if_numbers`); the same where there are none."""
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    search = _Search(variables)
+    search = _Search(variables_by_name(function))
     search.walk(function.body, (), outside(function))
     if not search.looks:
         return function

@@ -19,7 +19,7 @@ from dataclasses import field, replace
 from polyml.codegen.llvm.reductions.operands import Asked, Bound, asked_by
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Place, UpdateArgument, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
-from polyml.codegen.rewrite import nodes_of, with_body
+from polyml.codegen.rewrite import variables_by_name, with_body
 from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, Read
 from polyml.new_names import fresh
@@ -36,8 +36,7 @@ _ONE_BY_ONE = ("sequential", "parallel", "pipelined", "stage")
 
 def keep_numbers(function: Function) -> Function:
     """The function with flags for arrays that it writes, and loops that name them; the same where there are none."""
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
+    variables = variables_by_name(function)
     search = _Search(variables)
     search.walk(function.body, 0, single=True)
     asked = search.served()

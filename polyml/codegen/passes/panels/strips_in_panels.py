@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, map_places, nodes_of, walk_nodes, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import expressions, map_places, variables_by_name, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["strips_in_panels"]
@@ -41,10 +41,7 @@ PAGE = 4096
 
 def strips_in_panels(function: Function, *, l1_bytes: int) -> Function:
     """The function with such panels."""
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    body = _Panels(variables, l1_bytes, names_in(function)).body(function.body, outside(function))
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, _Panels(variables_by_name(function), l1_bytes, names_in(function)).panel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +73,17 @@ class _Panels:
     l1_bytes: int
     taken: set[str]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges))
-        trips = ranges.highest(node.upper - node.lower)
-        sums = _sums_of(node) if trips is not None and trips >= LEAST_ROWS else ()
+    def panel(self, tiles: For, ranges: Ranges, _: For | None) -> Node | None:
+        """Tiles with a panel of what they read, if it is worth one; None for any other loop."""
+        trips = ranges.highest(tiles.upper - tiles.lower)
+        sums = _sums_of(tiles) if trips is not None and trips >= LEAST_ROWS else ()
         if not sums:
-            return with_body(node, lambda body: self.body(body, ranges.enter(node)))
-        written = {step.target.variable for step in walk_nodes(node.body) if isinstance(step, Assign)}
+            return None
+        written = {step.target.variable for step in walk_nodes(tiles.body) if isinstance(step, Assign)}
         arrays = dict.fromkeys(r.tensor for s in sums[0].terms.body for e in expressions(s) for r in reads_of(e))
-        strips = (self.strip(array, node, sums, ranges) for array in arrays if array not in written)
+        strips = (self.strip(array, tiles, sums, ranges) for array in arrays if array not in written)
         found = next((strip for strip in strips if strip is not None), None)
-        return node if found is None else self.with_panel(found, node, sums)
+        return tiles if found is None else self.with_panel(found, tiles, sums)
 
     def strip(self, array: str, tiles: For, sums: tuple[_Sums, ...], ranges: Ranges) -> _Strip | None:
         """What the tiles read of the array, where that is the same for all, and worth a panel."""

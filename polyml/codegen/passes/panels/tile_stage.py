@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.expressions import Read
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 from polyml.sets.shapes import is_known
 
@@ -45,8 +45,8 @@ def stage_tiles(function: Function, *, vector_bytes: int, l1_bytes: int) -> Func
     taken = names_in(function)
     rows = frozenset(lead.array for lead in function.leads)
     arguments = {v.name: v for v in function.arguments if v.name not in rows}
-    body = _Stages(arguments, vector_bytes, l1_bytes // 8, taken).body(function.body, outside(function))
-    return function if body is function.body else replace(function, body=body)
+    stages = _Stages(arguments, vector_bytes, l1_bytes // 8, taken)
+    return map_loops(function, stages.stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,9 @@ class _Stages:
     budget: int
     taken: set[str]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges))
-        run = self.run(node, ranges) if node.kind == "sequential" else None
-        if run is not None:
-            return self.staged(node, run)
-        inner = ranges.enter(node)
-        return with_body(node, lambda body: self.body(body, inner))
+    def stage(self, loop: For, ranges: Ranges, _: For | None) -> Node | None:
+        run = self.run(loop, ranges) if loop.kind == "sequential" else None
+        return None if run is None else self.staged(loop, run)
 
     def run(self, loop: For, ranges: Ranges) -> _Run | None:
         """The run that the loop over register tiles writes; None when it writes anything else, or whole vectors anyway."""

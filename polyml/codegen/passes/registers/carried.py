@@ -12,15 +12,15 @@ from dataclasses import replace
 
 from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.registers.unread import without_unread
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import map_places, nodes_of, subscript_variables, walk_nodes, with_body
+from polyml.codegen.rewrite import map_places, subscript_variables, variables_by_name, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["carry_values"]
@@ -42,16 +42,15 @@ def carry_values(function: Function) -> Function:
 
     A loop that may have no iteration does all that under the condition that it has one.
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
+    variables = variables_by_name(function)
     taken = names_in(function)
     memory = {name: v for name, v in variables.items() if v.scope in ("global", "local")}
     pass_ = _Carries(memory, taken, set())
-    body = pass_.body(function.body, outside(function), None)
-    if body is function.body:
+    made = map_loops(function, pass_.innermost)
+    if made is function:
         return function
     unread = {n for n in pass_.kept if memory[n].scope == "local"}
-    return replace(function, body=without_unread(body, unread, outside(function)))
+    return replace(made, body=without_unread(made.body, unread, outside(function)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +112,10 @@ class _Carries:
     taken: set[str]
     kept: set[str]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: Lanes | None) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges, lanes) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges, lanes: Lanes | None) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges, lanes))
-        if node.kind == "sequential" and all(isinstance(n, Assign | Prefetch | If) for n in walk_nodes(node.body)):
-            return self.innermost(node, ranges, lanes)
-        if node.kind == "vector" and node.width > 1:
-            lanes = Lanes(node.variable, node.width)
-        inside = ranges.enter(node)
-        return with_body(node, lambda body: self.body(body, inside, lanes))
-
-    def innermost(self, loop: For, ranges: Ranges, lanes: Lanes | None) -> Node:
-        carries = self.carries(loop, ranges, lanes)
+    def innermost(self, loop: For, ranges: Ranges, lanes: For | None) -> Node | None:
+        if loop.kind != "sequential" or not all(isinstance(n, Assign | Prefetch | If) for n in walk_nodes(loop.body)):
+            return None
+        carries = self.carries(loop, ranges, None if lanes is None else Lanes(lanes.variable, lanes.width))
         if not carries:
             return loop
         ahead, inside, behind = list[Node](), list[Node](), list[Node]()

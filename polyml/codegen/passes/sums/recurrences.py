@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node
+from polyml.codegen.map_loops import map_loops
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import nodes_of, variables_of, walk_nodes, with_body
 from polyml.expressions import Apply, Const, Expr, Read, reads_of, walk
 from polyml.records import dataclass
@@ -33,8 +35,15 @@ def order_sums(function: Function) -> Function:
         -> vector for (i ..) for (j ..) a[j, i] = a[j - 1, i] * (-c / d[j]) + x[j, i] * (1 / d[j]);
     """
     copies = {n.variable.name for n in nodes_of(function) if isinstance(n, Allocate) and n.variable.lanes > 1}
-    body = _body(function.body, _Lanes(None, frozenset(copies)))
-    return function if body is function.body else replace(function, body=body)
+
+    def ordered(loop: For, ranges: Ranges, lanes: For | None) -> Node | None:
+        if loop.kind != "sequential" or any(isinstance(inner, For) for inner in walk_nodes(loop.body)):
+            return None
+        writes = [inner for inner in walk_nodes(loop.body) if isinstance(inner, Assign) and inner.target.subscripts]
+        wait = _Wait(loop, writes, _Lanes(None if lanes is None else lanes.variable, frozenset(copies)))
+        return with_body(loop, lambda body: _ordered(body, wait))
+
+    return map_loops(function, ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +58,6 @@ class _Lanes:
         if self.variable is None:
             return False
         return self.variable in variables_of(expr) or any(read.tensor in self.copies for read in reads_of(expr))
-
-
-def _body(nodes: tuple[Node, ...], lanes: _Lanes) -> tuple[Node, ...]:
-    return renewed(nodes, (_node(node, lanes) for node in nodes))
-
-
-def _node(node: Node, lanes: _Lanes) -> Node:
-    innermost = isinstance(node, For) and not any(isinstance(inner, For) for inner in walk_nodes(node.body))
-    if not isinstance(node, For) or not innermost or node.kind != "sequential":
-        lanes = replace(lanes, variable=node.variable) if isinstance(node, For) and node.kind == "vector" else lanes
-        return with_body(node, lambda body: _body(body, lanes))
-    writes = [inner for inner in walk_nodes(node.body) if isinstance(inner, Assign) and inner.target.subscripts]
-    return with_body(node, lambda body: _ordered(body, _Wait(node, writes, lanes)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Scan, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import expressions, walk_nodes, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import expressions, walk_nodes
 from polyml.dtypes import boolean, f64, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, walk
 from polyml.linear import recurrence_of, second_order_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine
 
@@ -41,8 +41,7 @@ def find_scans(function: Function, *, vector_bytes: int, precise: bool = False) 
     """
     taken = names_in(function)
     pass_ = _Scans(vector_bytes, precise, taken, [])
-    body = pass_.body(function.body, outside(function))
-    return (function if body is function.body else replace(function, body=body)), tuple(pass_.notes)
+    return map_loops(function, pass_.scan), tuple(pass_.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +51,12 @@ class _Scans:
     taken: set[str]
     notes: list[Note]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges))
-        if node.kind in ("vector", "jam"):
-            return node
-        if any(isinstance(inner, For) for inner in walk_nodes(node.body)) or node.kind != "sequential":
-            inside = ranges.enter(node)
-            return with_body(node, lambda body: self.body(body, inside))
-        return self.scan(node, ranges)
-
-    def scan(self, loop: For, ranges: Ranges) -> Node:
+    def scan(self, loop: For, ranges: Ranges, _: For | None) -> Node | None:
+        """What takes the loop's place; None where loops inside may be recurrences."""
+        if loop.kind in ("vector", "jam"):
+            return loop
+        if any(isinstance(inner, For) for inner in walk_nodes(loop.body)) or loop.kind != "sequential":
+            return None
         match loop.body:
             case (Assign(reduction=None, scan=None, across=False) as assign,) if loop.step == 1:
                 pass

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, If, Node
-from polyml.codegen.ranges import Ranges, outside
+from polyml.codegen.map_loops import map_loops
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import nodes_of, variables_of, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Expr, IndexValue, reads_of
@@ -29,28 +30,21 @@ def skip_masked(function: Function, *, precise: bool) -> Function:
     """
     if not any(isinstance(node, Assign) and _is_computed(node) for node in nodes_of(function)):
         return function
-    body = _Skipping(precise).body(function.body, outside(function))
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, _Skipping(precise).skipped)
 
 
 @dataclass(frozen=True, slots=True)
 class _Skipping:
     precise: bool
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges))
-        condition = self.condition(node) if node.kind in ("sequential", "vector") else None
-        inner = ranges.enter(node)
-        if condition is not None and _is_long(node, ranges) and _updates(node, inner):
-            made = If(condition=condition, then=(with_body(node, self.chosen),))
-            # Ahead of a loop without iterations nobody may read the mask: its place may be none.
-            runs = Apply("lt", (IndexValue(node.lower, i64), IndexValue(node.upper, i64)), boolean)
-            return made if ranges.is_positive(node.upper - node.lower) else If(condition=runs, then=(made,))
-        return with_body(node, lambda body: self.body(body, inner))
+    def skipped(self, loop: For, ranges: Ranges, _: For | None) -> Node | None:
+        condition = self.condition(loop) if loop.kind in ("sequential", "vector") else None
+        if condition is None or not (_is_long(loop, ranges) and _updates(loop, ranges.enter(loop))):
+            return None
+        made = If(condition=condition, then=(with_body(loop, self.chosen),))
+        # Ahead of a loop without iterations nobody may read the mask: its place may be none.
+        runs = Apply("lt", (IndexValue(loop.lower, i64), IndexValue(loop.upper, i64)), boolean)
+        return made if ranges.is_positive(loop.upper - loop.lower) else If(condition=runs, then=(made,))
 
     def condition(self, loop: For) -> Expr | None:
         """What all updates in the loop ask for, if it is the same in all iterations; None where anything else is done there."""

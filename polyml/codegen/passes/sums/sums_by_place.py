@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import combinations
 
-from polyml.codegen.loops import Assign, For, Function, Node
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.loops import Assign, For, Function
+from polyml.codegen.map_loops import map_loops
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, substitute, walk
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
@@ -35,17 +35,10 @@ def order_by_place(function: Function, *, vector_bytes: int) -> Function:
     what they share is carried along."""
     if vector_bytes < LINE:
         return function
-    body = _body(function.body)
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, lambda loop, *_: _in_order(loop) if loop.kind == "vector" else None)
 
 
-def _body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    return renewed(nodes, (_node(node) for node in nodes))
-
-
-def _node(node: Node) -> Node:
-    if not isinstance(node, For) or node.kind != "vector":
-        return with_body(node, _body)
+def _in_order(node: For) -> For:
     if not all(isinstance(inner, Assign) for inner in node.body):
         return node
     made = renewed(node.body, (_assign(inner, node.variable) for inner in node.body if isinstance(inner, Assign)))

@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from polyml.codegen.loops import Assign, For, Function, Node, Place
-from polyml.codegen.rewrite import subscript_variables, with_body
+from polyml.codegen.map_loops import map_loops
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import subscript_variables
 from polyml.expressions import Read, reads_of, substitute
 from polyml.operation_weights import operations_of
 from polyml.records import dataclass, replace
-from polyml.renewed import renewed
 from polyml.schedule.cost import SHUFFLED
 from polyml.schedule.register_tiles import MOST_TERMS, again
 from polyml.sets.affine import Affine, affine
@@ -37,21 +38,13 @@ COSTLY = 12.0
 
 def write_taps(function: Function, *, vector_registers: int, precise: bool = False) -> Function:
     """The function with loops over the taps of windows written out where sums in lanes, which stay put, read common vectors in different iterations. precise: each sum keeps its order."""
-    body = _body(function.body, None, 0 if precise else vector_registers)
-    return function if body is function.body else replace(function, body=body)
 
+    def written(loop: For, ranges: Ranges, lanes: For | None) -> tuple[Node, ...] | None:
+        if lanes is None or loop.kind != "sequential":
+            return None
+        return _written(loop, lanes.variable, 0 if precise else vector_registers)
 
-def _body(nodes: tuple[Node, ...], lane: str | None, registers: int) -> tuple[Node, ...]:
-    return renewed(nodes, (new for node in nodes for new in _node(node, lane, registers)))
-
-
-def _node(node: Node, lane: str | None, registers: int) -> tuple[Node, ...]:
-    """registers: beyond which sums may take another order; 0: never."""
-    if isinstance(node, For):
-        if lane is not None and node.kind == "sequential" and (written := _written(node, lane, registers)) is not None:
-            return written
-        lane = node.variable if node.kind == "vector" and node.width > 1 else lane
-    return (with_body(node, lambda body: _body(body, lane, registers)),)
+    return map_loops(function, written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,10 @@ def _element(vector: Read, values: Mapping[str, Affine]) -> tuple[tuple[str, tup
 
 
 def _written(loop: For, lane: str, registers: int) -> tuple[Node, ...] | None:
-    """All iterations, vector by vector, or those in one direction inside of the loops over the others; None where that is nothing to gain from, or not known."""
+    """All iterations, vector by vector, or those in one direction inside of the loops over the others; None where that is nothing to gain from, or not known.
+
+    registers: beyond which sums may take another order; 0: never.
+    """
     taps, sums = _taps_of_sums(loop, lane)
     found = [(taps, written) for written in (_shared(taps, sums, lane),) if written is not None]
     if registers and len(taps) > 1 and all(node.reduction == "sum" for node in sums):

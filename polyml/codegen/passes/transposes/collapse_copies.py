@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Variable
+from polyml.codegen.loops import Assign, For, Function, Place, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.rewrite import nodes_of, with_body
+from polyml.codegen.rewrite import variables_by_name
 from polyml.expressions import Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["collapse_copies"]
@@ -30,24 +30,14 @@ def collapse_copies(function: Function) -> Function:
         vector(16) for (o ..) for (c = 0; c < 512; c++) for (r = 0; r < 3; r++) for (s = 0; s < 3; s++) p[c, r, s, o] = w[o, c, r, s];
         -> vector(16) for (o ..) for (k = 0; k < 4608; k++) p[k//9, k//3 % 3, k % 3, o] = w[o, k//9, k//3 % 3, k % 3];
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    taken = names_in(function)
-    body = _Collapse(variables, taken).body(function.body)
-    return function if body is function.body else replace(function, body=body)
+    collapse = _Collapse(variables_by_name(function), names_in(function))
+    return map_loops(function, lambda loop, *_: collapse.collapsed(loop) if loop.kind == "vector" else None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Collapse:
     variables: Mapping[str, Variable]
     taken: set[str]
-
-    def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return renewed(nodes, map(self.node, nodes))
-
-    def node(self, node: Node) -> Node:
-        found = self.collapsed(node) if isinstance(node, For) and node.kind == "vector" else None
-        return with_body(node, self.body) if found is None else found
 
     def collapsed(self, lanes: For) -> For | None:
         """The vector loop with its innermost loops as one, as far as they are one in memory; None where there are no such."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
+from polyml.codegen.loops import Assign, For, Function, Node, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import nodes_of, variables_by_name, walk_nodes
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import affine, minimum
 from polyml.sets.picked import LARGEST
 
@@ -27,10 +27,7 @@ def shuffle_copies(function: Function, *, vector_bytes: int) -> Function:
     """
     if not any(isinstance(node, For) and node.kind == "shuffle" for node in nodes_of(function)):
         return function
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    blocks = _Blocks(variables, vector_bytes, names_in(function))
-    return replace(function, body=blocks.body(function.body, outside(function)))
+    return map_loops(function, _Blocks(variables_by_name(function), vector_bytes, names_in(function)).in_blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,9 @@ class _Blocks:
     vector_bytes: int
     taken: set[str]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges))
+    def in_blocks(self, node: For, ranges: Ranges, _: For | None) -> Node | None:
         if node.kind != "shuffle":
-            inside = ranges.enter(node)
-            return with_body(node, lambda body: self.body(body, inside))
+            return None
         span, count = node.upper - node.lower, node.factor
         least = ranges.lowest(span)
         assert least is not None, "internal: a block of a copy of unknown length"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
+from polyml.codegen.loops import Assign, For, Function, Node, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import variables_by_name
 from polyml.expressions import Read, Subscript
 from polyml.new_names import fresh
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["transpose_copies"]
@@ -36,11 +36,7 @@ def transpose_copies(function: Function) -> Function:
              transpose for (k = 32; k < 40; k++) p[k, j] = y[j, k];
            }
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    pass_ = _Copies(variables, names_in(function))
-    body = pass_.body(function.body, outside(function), None)
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, _Copies(variables_by_name(function), names_in(function)).transposed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +44,9 @@ class _Copies:
     variables: Mapping[str, Variable]
     taken: set[str]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
-        return renewed(nodes, (new for node in nodes for new in self.node(node, ranges, lanes)))
-
-    def node(self, node: Node, ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
-        if isinstance(node, For) and lanes is not None and self.is_transposed(node, lanes):
-            return self.blocks(node, ranges, lanes.width)
-        if isinstance(node, For):
-            ranges = ranges.enter(node)
-            lanes = node if node.kind == "vector" and node.width > 1 else lanes
-        return (with_body(node, lambda body: self.body(body, ranges, lanes)),)
+    def transposed(self, loop: For, ranges: Ranges, lanes: For | None) -> tuple[Node, ...] | None:
+        copies = lanes is not None and self.is_transposed(loop, lanes)
+        return self.blocks(loop, ranges, lanes.width) if lanes is not None and copies else None
 
     def is_transposed(self, loop: For, lanes: For) -> bool:
         """Whether the loop copies between lanes side by side and rows that it walks along."""

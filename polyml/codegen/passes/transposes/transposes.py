@@ -12,14 +12,14 @@ from functools import partial
 
 from polyml.codegen.element_accesses import ElementAccess, Lanes, accesses_of, always_apart
 from polyml.codegen.loops import Allocate, Assign, For, Function, Lead, Node, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.transposes.transposed_strips import Rows, Strips
 from polyml.codegen.passes.transposes.transposed_values import values_of_rows
 from polyml.codegen.passes.unrolling.jam import names_in
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import variables_by_name, walk_nodes
 from polyml.expressions import Subscript
 from polyml.new_names import fresh
-from polyml.renewed import renewed
 from polyml.schedule.cost import LEAST_COLUMNS
 from polyml.sets.affine import Affine, affine
 
@@ -52,14 +52,11 @@ def transpose_rows(function: Function, *, l1_bytes: int = 0) -> Function:
     Args:
         l1_bytes: of one core's L1; 0: not known.
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
+    variables = variables_by_name(function)
     taken = names_in(function)
     pass_ = _Transposes(variables, taken, (l1_bytes or _L1) // 2, {v.name for v in function.arguments})
-    body = pass_.body(function.body, outside(function), None)
-    if body is function.body:
-        return function
-    return replace(function, body=body, leads=(*function.leads, *pass_.leads.values()))
+    made = map_loops(function, pass_.innermost)
+    return function if made is function else replace(made, leads=(*function.leads, *pass_.leads.values()))
 
 
 class _Transposes:
@@ -67,19 +64,9 @@ class _Transposes:
         self.variables, self.taken, self.budget, self.arguments = variables, taken, budget, arguments
         self.leads: dict[str, Lead] = {}
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges, lanes) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges, lanes))
-        if lanes is not None and not any(isinstance(inner, For) for inner in walk_nodes(node.body)):
-            return self.innermost(node, ranges, lanes)
-        lanes = node if node.kind == "vector" and node.width > 1 else lanes
-        inside = ranges.enter(node)
-        return with_body(node, lambda body: self.body(body, inside, lanes))
-
-    def innermost(self, loop: For, ranges: Ranges, lanes: For) -> Node:
+    def innermost(self, loop: For, ranges: Ranges, lanes: For | None) -> Node | None:
+        if lanes is None or any(isinstance(inner, For) for inner in walk_nodes(loop.body)):
+            return None
         trips = ranges.constant(loop.upper - loop.lower)
         ragged = lanes.variable in loop.lower.variables() | loop.upper.variables()
         most = ranges.highest(loop.upper - loop.lower)

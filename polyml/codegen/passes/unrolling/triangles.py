@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Block, For, Function, If, Node
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.guards import cut_at_guard, find_guard, guards_to_bounds, with_choice
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.boundaries import common_range, depends_on, over_lanes
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import walk_nodes, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import walk_nodes
 from polyml.new_names import fresh
-from polyml.renewed import renewed
 from polyml.sets.affine import Extremum, affine, maximum, minimum
 
 __all__ = ["cut_triangles"]
@@ -35,20 +35,12 @@ def cut_triangles(function: Function) -> Function:
            for (i = t; i < t + 4; i++) for (j = t; j < i; j++) S
     """
     taken = names_in(function)
-    body = _body(function.body, outside(function), taken)
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, lambda loop, ranges, _: _cut(loop, ranges, taken))
 
 
-def _body(nodes: tuple[Node, ...], ranges: Ranges, taken: set[str]) -> tuple[Node, ...]:
-    return renewed(nodes, (new for node in nodes for new in _node(node, ranges, taken)))
-
-
-def _node(node: Node, ranges: Ranges, taken: set[str]) -> tuple[Node, ...]:
-    if not isinstance(node, For):
-        return (with_body(node, lambda body: _body(body, ranges, taken)),)
-    inside = ranges.enter(node)
+def _cut(node: For, ranges: Ranges, taken: set[str]) -> tuple[Node, ...] | None:
     if node.kind != "jam" or node.factor < 2:
-        return (with_body(node, lambda body: _body(body, inside, taken)),)
+        return None
     guarded = any(isinstance(c, For) and find_guard(c, node.variable) is not None for c in node.body)
     if not (guarded or depends_on(node)) or any(_has_window(node.variable, child) for child in node.body):
         return (node,)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.rewrite import nodes_of, substitute_nodes, walk_nodes, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import nodes_of, substitute_nodes, variables_by_name, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["unroll_matrices"]
@@ -39,10 +40,7 @@ def unroll_matrices(function: Function) -> Function:
         vector(8) for (n ..) for (i = 0; i < 3; i++) for (j = 0; j < 3; j++) c[n, i, j] = a[n, (i + 1) % 3, j] * a[n, i, j];
         -> vector(8) for (n ..) unroll for (i ..) unroll for (j ..) ..
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    body = _Matrices(variables, _of_long_ones(function)).body(function.body)
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, _Matrices(variables_by_name(function), _of_long_ones(function)).unrolled)
 
 
 def _of_long_ones(function: Function) -> frozenset[str]:
@@ -58,13 +56,10 @@ class _Matrices:
     variables: Mapping[str, Variable]
     long: frozenset[str]
 
-    def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return renewed(nodes, map(self.node, nodes))
-
-    def node(self, node: Node) -> Node:
-        if isinstance(node, For) and node.kind == "vector" and node.width > 1:
-            return replace(node, body=_written_out(node.body)) if self.pays(node) else node
-        return with_body(node, self.body)
+    def unrolled(self, loop: For, _ranges: Ranges, _lanes: For | None) -> For | None:
+        if loop.kind != "vector" or loop.width == 1:
+            return None
+        return replace(loop, body=_written_out(loop.body)) if self.pays(loop) else loop
 
     def pays(self, lanes: For) -> bool:
         """Whether there are loops inside, of so few iterations, that read elements again, or make what stays in registers then."""

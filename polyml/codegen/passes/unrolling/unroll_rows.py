@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
+from polyml.codegen.loops import Assign, For, Function, Node, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.vectors.streams import flat_element
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import variables_by_name
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 from polyml.sets.turns import MOST_BETWEEN
 
@@ -25,28 +25,16 @@ def unroll_rows(function: Function) -> Function:
         vector(16) for (i ..) for (j = 0; j < 4; j++) y[j, i] = x[4*i + j];
         -> vector(16) for (i ..) unroll for (j = 0; j < 4; j += 1) y[j, i] = x[4*i + j];
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
-    body = _Rows(variables).body(function.body, outside(function), None)
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, _Rows(variables_by_name(function)).unrolled)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     variables: Mapping[str, Variable]
 
-    def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
-        return renewed(nodes, (self.node(node, ranges, lanes) for node in nodes))
-
-    def node(self, node: Node, ranges: Ranges, lanes: For | None) -> Node:
-        if not isinstance(node, For):
-            return with_body(node, lambda body: self.body(body, ranges, lanes))
-        trips = None if lanes is None else self.between(node, ranges, lanes)
-        if trips is not None:
-            return replace(node, kind="unroll", factor=trips)
-        inside = ranges.enter(node)
-        lanes = node if node.kind == "vector" and node.width > 1 and not node.masked else lanes
-        return with_body(node, lambda body: self.body(body, inside, lanes))
+    def unrolled(self, loop: For, ranges: Ranges, lanes: For | None) -> For | None:
+        trips = None if lanes is None or lanes.masked else self.between(loop, ranges, lanes)
+        return None if trips is None else replace(loop, kind="unroll", factor=trips)
 
     def between(self, loop: For, ranges: Ranges, lanes: For) -> int | None:
         """The iterations of a loop that goes through whole rows of an array, one for each lane, and only assigns, or adds up; None for others."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyml.codegen.loops import Assign, For, Function, Node
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import with_body
-from polyml.renewed import renewed
+from polyml.codegen.loops import Assign, For, Function
+from polyml.codegen.map_loops import map_loops
+from polyml.codegen.ranges import Ranges
 from polyml.sets.affine import Affine
 
 __all__ = ["unroll_scatters"]
@@ -17,24 +16,15 @@ _FACTOR = 4
 
 def unroll_scatters(function: Function) -> Function:
     """The function with its innermost loops marked for unrolling whose one statement goes to an element that another tensor says; the copies follow one another, so that each element keeps its order."""
-    body = _body(function.body, outside(function))
-    return function if body is function.body else replace(function, body=body)
+    return map_loops(function, _unrolled)
 
 
-def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
-    made = tuple(_node(node, ranges) for node in nodes)
-    return renewed(nodes, made)
-
-
-def _node(node: Node, ranges: Ranges) -> Node:
-    if not isinstance(node, For):
-        return with_body(node, lambda body: _body(body, ranges))
-    if node.kind == "sequential" and _scatters(node):
-        trips = ranges.highest(node.upper - node.lower)
-        long = trips is None or trips >= 2 * _FACTOR * node.step
-        return replace(node, kind="unroll", factor=_FACTOR) if long else node
-    inner = ranges.enter(node)
-    return with_body(node, lambda body: _body(body, inner))
+def _unrolled(loop: For, ranges: Ranges, _: For | None) -> For | None:
+    if loop.kind != "sequential" or not _scatters(loop):
+        return None
+    trips = ranges.highest(loop.upper - loop.lower)
+    long = trips is None or trips >= 2 * _FACTOR * loop.step
+    return replace(loop, kind="unroll", factor=_FACTOR) if long else loop
 
 
 def _scatters(loop: For) -> bool:

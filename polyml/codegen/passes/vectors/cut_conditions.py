@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, If, Node
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.guards import difference_of
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.ranges import Ranges
 from polyml.expressions import Apply, Expr
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum
 
 __all__ = ["cut_conditions"]
@@ -29,17 +29,11 @@ CUTS = 2
 def cut_conditions(function: Function) -> Function:
     """The function with such loops in parts."""
 
-    def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return renewed(nodes, (new for node in nodes for new in visit(node)))
-
-    def visit(node: Node) -> tuple[Node, ...]:
+    def parts(loop: For, ranges: Ranges, lanes: For | None) -> tuple[Node, ...] | None:
         # In steps of more than one the place may be one that the loop skips; such a loop has no lanes to ask for.
-        if isinstance(node, For) and node.kind == "vector" and node.step == 1:
-            return _parts(node, CUTS)
-        return (with_body(node, body),)
+        return _parts(loop, CUTS) if loop.kind == "vector" and loop.step == 1 else None
 
-    changed = body(function.body)
-    return function if changed is function.body else replace(function, body=changed)
+    return map_loops(function, parts)
 
 
 def _parts(loop: For, cuts: int) -> tuple[Node, ...]:

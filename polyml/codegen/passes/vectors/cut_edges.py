@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, Node
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.passes.simplify import simplify_nodes
 from polyml.codegen.passes.unrolling.jam import jam
@@ -40,16 +41,12 @@ def cut_edges(function: Function) -> Function:
 def cut_vectors(function: Function) -> Function:
     """The function with loops of vectors in parts, where conditions on their variable alone hold for all lanes in the middle: masks of the vectors at the ends are constants then."""
 
-    def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return renewed(nodes, (new for node in nodes for new in visit(node)))
+    def parts(loop: For, ranges: Ranges, lanes: For | None) -> tuple[Node, ...] | None:
+        if loop.kind == "vector" and loop.width > 1 and not loop.masked:
+            return _vector_parts(loop) or (loop,)
+        return None
 
-    def visit(node: Node) -> tuple[Node, ...]:
-        if isinstance(node, For) and node.kind == "vector" and node.width > 1 and not node.masked:
-            return _vector_parts(node) or (node,)
-        return (with_body(node, body),)
-
-    changed = body(function.body)
-    return function if changed is function.body else replace(function, body=changed)
+    return map_loops(function, parts)
 
 
 def _vector_parts(loop: For) -> tuple[Node, ...]:

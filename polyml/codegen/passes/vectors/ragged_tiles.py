@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from polyml.codegen.element_accesses import Lanes, accesses_of, may_overlap
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Variable
+from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.boundaries import extreme, within
-from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, with_body
+from polyml.codegen.ranges import Ranges
+from polyml.codegen.rewrite import variables_by_name
 from polyml.expressions import Const, Read, reads_of, variables_in
 from polyml.new_names import fresh
-from polyml.renewed import renewed
 from polyml.sets.affine import Affine, Extremum, affine
 
 __all__ = ["widen_tiles"]
@@ -32,23 +32,15 @@ def widen_tiles(function: Function) -> Function:
         jam(8) for (i = t; i < t + 8; i++) vector for (j = s; j <= i; j++) for (k ..) c[i, j] += f
         -> jam(8) for (i = t; i < t + 8; i++) vector for (j = s; j < t + 8; j++) { x = 0; if (j <= i) x = c[i, j]; for (k ..) x += f; if (j <= i) c[i, j] = x; }
     """
-    variables = {v.name: v for v in function.arguments}
-    variables |= {n.variable.name: n.variable for n in nodes_of(function) if isinstance(n, Allocate)}
+    variables = variables_by_name(function)
     taken = names_in(function)
-    body = _body(function.body, outside(function), variables, taken)
-    return function if body is function.body else replace(function, body=body)
 
+    def widened(loop: For, ranges: Ranges, lanes: For | None) -> For | None:
+        if loop.kind != "jam" or loop.factor < 2:
+            return None
+        return _widened(loop, ranges, variables, taken) or loop
 
-def _body(
-    nodes: tuple[Node, ...], ranges: Ranges, variables: Mapping[str, Variable], taken: set[str]
-) -> tuple[Node, ...]:
-    def visit(node: Node) -> Node:
-        inside = ranges.enter(node) if isinstance(node, For) else ranges
-        if isinstance(node, For) and node.kind == "jam" and node.factor > 1:
-            return _widened(node, ranges, variables, taken) or node
-        return with_body(node, lambda body: _body(body, inside, variables, taken))
-
-    return renewed(nodes, (visit(node) for node in nodes))
+    return map_loops(function, widened)
 
 
 def _widened(rows: For, ranges: Ranges, variables: Mapping[str, Variable], taken: set[str]) -> For | None:

@@ -25,7 +25,7 @@ from polyml.codegen.passes.vectors.ragged_sums import has_long_sums, held
 from polyml.codegen.passes.vectors.streams import Leads
 from polyml.codegen.passes.vectors.window_edges import over_taps
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
+from polyml.codegen.rewrite import variables_by_name, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, IndexValue, Read, reads_of
 from polyml.new_names import fresh
@@ -69,9 +69,7 @@ def vectorize(
     taken = names_in(function)
     arguments = {v.name: v for v in function.arguments}
     leads_ = Leads(arguments, taken, large, frozenset(function.sizes), scratch=_scratch(function.body))
-    made = (n.variable for n in nodes_of(function) if isinstance(n, Allocate))
-    variables = {v.name: v for v in (*function.arguments, *made)}
-    pass_ = _Vectorize(vector_bytes, registers, window, precise, taken, leads_, variables)
+    pass_ = _Vectorize(vector_bytes, registers, window, precise, taken, leads_, variables_by_name(function))
     body = pass_.body(function.body, outside(function))
     if body is function.body:
         return function, tuple(pass_.notes)
