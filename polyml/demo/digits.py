@@ -47,7 +47,6 @@ class Outcome:
     """What training came to. accuracy: share of the test digits read right; seconds: all of it, compile time included."""
 
     accuracy: float
-    losses: tuple[float, ...]
     tested: int
     seconds: float
     compile_seconds: float
@@ -73,7 +72,6 @@ def train(progress: Callable[[str], None], seed: int = 0) -> Outcome:
     w2 = rng.normal(0, np.sqrt(2 / HIDDEN), (HIDDEN, classes)).astype(np.float32)
     b1, b2 = np.zeros(HIDDEN, np.float32), np.zeros(classes, np.float32)
 
-    losses: list[float] = []
     compile_seconds = 0.0
     for epoch in range(EPOCHS):
         shuffled = rng.permutation(TRAINING)
@@ -84,9 +82,10 @@ def train(progress: Callable[[str], None], seed: int = 0) -> Outcome:
             total += float(step(images[chosen], labels[chosen], w1, b1, w2, b2, RATE))
             if epoch == first == 0:
                 compile_seconds = time.perf_counter() - before
-        losses.append(total / (TRAINING // BATCH))
         if epoch % 8 == 7:
-            progress(f"  epoch {epoch + 1:3d}   loss {losses[-1]:.4f}   {time.perf_counter() - start:5.2f} s")
+            progress(
+                f"  epoch {epoch + 1:3d}   loss {total / (TRAINING // BATCH):.4f}   {time.perf_counter() - start:5.2f} s"
+            )
     guess = predict(images[TRAINING:], w1, b1, w2, b2)
     accuracy = float(np.mean(guess == labels[TRAINING:]))
-    return Outcome(accuracy, tuple(losses), len(labels) - TRAINING, time.perf_counter() - start, compile_seconds)
+    return Outcome(accuracy, len(labels) - TRAINING, time.perf_counter() - start, compile_seconds)

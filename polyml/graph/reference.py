@@ -81,12 +81,10 @@ def evaluate(
     return dict(run.values)
 
 
-def execute_equation(
-    equation: Equation, values: Mapping[str, Array], numbers: Mapping[str, int], *, wide: bool = False
-) -> Array:
+def execute_equation(equation: Equation, values: Mapping[str, Array], numbers: Mapping[str, int]) -> Array:
     """The result of one equation, given the tensors that it reads and the sizes and loop variables."""
     with np.errstate(all="ignore"):
-        return _Run(dict(numbers), dict(values), wide).equation(equation)
+        return _Run(dict(numbers), dict(values), wide=False).equation(equation)
 
 
 @dataclass(slots=True)

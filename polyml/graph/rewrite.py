@@ -6,7 +6,7 @@ of a round that follows the last change only the rules before it are run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from polyml.graph.ir import Graph
 from polyml.graph.rules.table import LAST_RULES, RULES, RewriteOptions, Rule
@@ -20,28 +20,18 @@ _MOST_ROUNDS = 10
 _NOTHING_KNOWN = RewriteOptions()
 
 
-def rewrite(
-    graph: Graph,
-    options: RewriteOptions = _NOTHING_KNOWN,
-    *,
-    observe: Callable[[str, Graph], None] = lambda name, graph: None,
-) -> Graph:
-    """The graph in its simplest equal form, settled for planning (storage.settle_results).
-
-    Args:
-        observe: called with the rule's name and the new graph after each change.
-    """
+def rewrite(graph: Graph, options: RewriteOptions = _NOTHING_KNOWN) -> Graph:
+    """The graph in its simplest equal form, settled for planning (storage.settle_results)."""
     rules = [rule for rule in RULES if rule.suits(options)]
     left_alone: dict[int, Graph] = {}
     for _ in range(_MOST_ROUNDS):
-        graph = _to_fixpoint(graph, rules, options, observe, left_alone)
+        graph = _to_fixpoint(graph, rules, options, left_alone)
         settled = settle_results(graph)
         if settled is graph:
             break
         # Ordering: the copies that settling adds may go into what makes their source.
-        observe("settle", settled)
         graph = settled
-    graph = _in_order(graph, [rule for rule in LAST_RULES if rule.suits(options)], options, observe, {})
+    graph = _in_order(graph, [rule for rule in LAST_RULES if rule.suits(options)], options, {})
     # Ordering: rules may have added readers of what an argument held (rules/windows/guarded.py), whose new value then cannot be made in its place.
     return settle_results(graph)
 
@@ -50,11 +40,10 @@ def _to_fixpoint(
     graph: Graph,
     rules: Sequence[Rule],
     options: RewriteOptions,
-    observe: Callable[[str, Graph], None],
     left_alone: dict[int, Graph],
 ) -> Graph:
     for _ in range(_MOST_ROUNDS):
-        before, graph = graph, _in_order(graph, rules, options, observe, left_alone)
+        before, graph = graph, _in_order(graph, rules, options, left_alone)
         if graph is before:
             break
     return graph
@@ -64,7 +53,6 @@ def _in_order(
     graph: Graph,
     rules: Sequence[Rule],
     options: RewriteOptions,
-    observe: Callable[[str, Graph], None],
     left_alone: dict[int, Graph],
 ) -> Graph:
     """Each rule once. left_alone: by a rule's place the last graph that it gave back as it was."""
@@ -74,7 +62,5 @@ def _in_order(
         after = rule.apply(graph, options)
         if after is graph:
             left_alone[place] = graph
-        else:
-            observe(rule.name, after)
         graph = after
     return graph

@@ -103,15 +103,9 @@ class Body:
     extra: conditions of an enclosing `if` that name indices which implied sums bind.
     """
 
-    def __init__(
-        self,
-        state: State,
-        names: Names,
-        ranges: Mapping[str, Range],
-        label: str,
-        extra: Sequence[Constraint] = (),
-    ) -> None:
-        self.state, self.names, self.ranges, self.label, self.extra = state, names, ranges, label, extra
+    def __init__(self, state: State, names: Names, ranges: Mapping[str, Range], label: str) -> None:
+        self.state, self.names, self.ranges, self.label = state, names, ranges, label
+        self.extra: Sequence[Constraint] = ()
 
     # -- expressions ----------------------------------------------------------------------------------------------
 
