@@ -127,6 +127,9 @@ class _Rewriter:
         body = substitute(terms.value, {window.left: place})
         if window.weights is not None:
             body = Apply("mul", (window.weights, body), body.dtype)
+            # A weight that is infinite, or no number, must not meet the zero of a place without terms.
+            if body.dtype.is_float:
+                domain = domain.intersect(_with_terms(equation, window).set_tuple_name(equation.result.name))
         indices = (*equation.left, window.reduced)
         made = replace(equation, indices=indices, domain=domain, body=body, reduced=(window.reduced,), padded=False)
         return [*ops, made]
@@ -205,6 +208,15 @@ def _with_places(equation: Equation, window: _Window, extent: Affine) -> Tensor:
     """The result with so many places along the window's index."""
     extents = zip(equation.left, equation.result.shape, strict=True)
     return replace(equation.result, shape=tuple(extent if index == window.left else n for index, n in extents))
+
+
+def _with_terms(equation: Equation, window: _Window) -> isl.Set:
+    """The points, over the indices of the left side and the window's, whose places have terms."""
+    left = equation.left
+    places = window.places.project_out(isl.dim_type.set, len(left), len(equation.reduced) - 1)
+    moved = [f"{index} + {window.reduced}" if index == window.left else index for index in left]
+    moves = isl.Map(f"{{ [{', '.join((*left, window.reduced))}] -> [{', '.join(moved)}] }}")
+    return places.apply(moves.reverse())
 
 
 def _is_read(body: Expr) -> bool:

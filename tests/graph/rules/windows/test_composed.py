@@ -146,3 +146,17 @@ def test_one_window_and_none() -> None:
     np.testing.assert_array_equal(program(COMPOSED["rows"], dynamic=False)(x), x.sum(1, keepdims=True))
     np.testing.assert_array_equal(program(COMPOSED["rows"], dynamic=False)(x[:, :12]), np.zeros((3, 0)))
     np.testing.assert_array_equal(program(COMPOSED["rows"], dynamic=False)(x[:0]), np.zeros((0, 1)))
+
+
+@pytest.mark.parametrize("weight", [0, 2])
+def test_weights_of_places_without_terms_are_left_out(weight: int) -> None:
+    """Columns without any s are 0, whatever the weights of the rows are, and rows beside x meet no weight."""
+    made = polyml.einsum("""
+def f(x: f32["9 9"], w: f32["9"], v: f32["2"]):
+    y[i, j] = sum[r < 9, s < 2, 0 <= i + r - 2 < 9, 0 <= j + s - 3 < 9](x[i + r - 2, j + s - 3] * w[r] * v[s])
+    z[i, j] = sum[r < 9, s < 2, 0 <= j + r - 2 < 9, 0 <= i + s - 3 < 9](x[i + s - 3, j + r - 2] * w[r] * v[s])
+    return y, z
+""")
+    w = np.ones(9, np.float32)
+    w[weight] = np.nan
+    assert verify(made, np.ones((9, 9), np.float32), w, np.ones(2, np.float32))
