@@ -205,3 +205,16 @@ def test_versions_have_local_arrays_of_their_own() -> None:
         given = x.copy()
         assert (f(given, m) == 1).all()
         assert (given == x[::-1]).all()
+
+
+def test_storage_that_no_size_fills_is_proved_like_any_other() -> None:
+    """With one row no statement under the condition runs."""
+    text = """
+def f(x: f64["N M"], z: f64["3"]):
+    o: f64["N M"] = 0
+    if i >= 1:
+        o[i, j] += max[k, 0 <= k < N, j <= 2*k + 1, k <= j](x[i, j] * z[0])
+    return o
+"""
+    f = polyml.einsum(text, dynamic=("N",), verify=True)
+    assert not f(np.ones((1, 6)), np.ones(3)).any()
