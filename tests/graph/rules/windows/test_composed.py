@@ -152,9 +152,11 @@ def test_one_window_and_none() -> None:
 def test_weights_of_places_without_terms_are_left_out(weight: int) -> None:
     """Columns without any s are 0, whatever the weights of the rows are, and rows beside x meet no weight."""
     made = polyml.einsum("""
-def f(x: f32["9 9"], w: f32["9"], v: f32["2"]):
-    y[i, j] = sum[r < 9, s < 2, 0 <= i + r - 2 < 9, 0 <= j + s - 3 < 9](x[i + r - 2, j + s - 3] * w[r] * v[s])
-    z[i, j] = sum[r < 9, s < 2, 0 <= j + r - 2 < 9, 0 <= i + s - 3 < 9](x[i + s - 3, j + r - 2] * w[r] * v[s])
+def f(x: f32["N M"], w: f32["9"], v: f32["2"]):
+    y: f32["N M"]
+    z: f32["N M"]
+    y[i, j] = sum[r < 9, s < 2, 0 <= i + r - 2 < N, 0 <= j + s - 3 < M](x[i + r - 2, j + s - 3] * w[r] * v[s])
+    z[i, j] = sum[r < 9, s < 2, 0 <= j + r - 2 < M, 0 <= i + s - 3 < N](x[i + s - 3, j + r - 2] * w[r] * v[s])
     return y, z
 """)
     w = np.ones(9, np.float32)
