@@ -31,10 +31,10 @@ from polyml.schedule.work import work_text
 __all__ = ["compiled_cuda", "cuda_kernel", "cuda_regions", "cuda_text", "kernel_lines"]
 
 
-def cuda_regions(stages: Stages) -> tuple[CudaRegion, ...]:
-    """The regions as kernels, and the host programs that launch them."""
+def cuda_regions(stages: Stages, *, prefix: str = "") -> tuple[CudaRegion, ...]:
+    """The regions as kernels, whose names begin with `prefix`, and the host programs that launch them."""
     with stage("kernels"):
-        made = tuple(_kernels(region, stages.options) for region in stages.regions)
+        made = tuple(_kernels(region, stages.options, prefix) for region in stages.regions)
     if stages.options.verify:
         kernels = [kernel for region in made for kernel in region.kernels]
         faults = [fault for kernel in kernels for fault in (*barrier_faults(kernel), *block_faults(kernel))]
@@ -42,10 +42,10 @@ def cuda_regions(stages: Stages) -> tuple[CudaRegion, ...]:
     return made
 
 
-def _kernels(region: LoweredRegion, options: Options) -> CudaRegion:
+def _kernels(region: LoweredRegion, options: Options, prefix: str) -> CudaRegion:
     """The region's kernels; a single thread's where isl has taken the loops apart so that nobody knows who runs what, or blocks would be larger than the target's."""
     machine = options.machine
-    name, core, room = region.region.name, core_of(machine.cpu), shared_room(machine)
+    name, core, room = f"{prefix}{region.region.name}", core_of(machine.cpu), shared_room(machine)
     limits = Limits(threads=machine.block_threads, shared=machine.block_bytes)
     try:
         made = split_kernels(region.loops, prefix=name, core=core, room=room)

@@ -14,8 +14,6 @@ SUMS = {
     "the diagonal, too": "sum[i, j, i <= j](x[n, i] * z[n, j])",
     "the other half": "sum[i, j, i > j](x[n, i] * z[n, j])",
     "far from each other": "sum[i, j, i + 3 <= j](x[n, i] * z[n, j])",
-    "one factor": "sum[i, j, i < j, j < K](x[n, i])",
-    "the outer index alone": "sum[i, j, i < j, i < K](x[n, j])",
     "one more factor": "sum[i, j, i < j](x[n, i] * z[n, j] * x[i, i] * 2)",
     "three in order": "sum[i, j, k, i < j, j < k](x[n, i] * z[n, j] * x[n, k])",
     "beside another sum": "sum[i, j, k, i < j](x[n, i] * z[k, j])",
@@ -30,6 +28,8 @@ EXTREMA = {
     "smallest sum": "min[i, j, i > j](x[n, i] * x[n, i] + z[n, j])",
 }
 OTHERS = {
+    "one factor": "sum[i, j, i < j, j < K](x[n, i])",
+    "the outer index alone": "sum[i, j, i < j, i < K](x[n, j])",
     "all pairs": "sum[i, j](x[n, i] * z[n, j])",
     "a number for each pair": "sum[i, j, i < j](x[n, i] * w[i, j])",
     "near each other": "sum[i, j, i < j, j <= i + 3](x[n, i] * z[n, j])",
