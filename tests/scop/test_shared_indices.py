@@ -178,9 +178,8 @@ def test_gates_take_less(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = 16000
     assert not _sufficient(budget, scop)
     while not _sufficient(budget, scop):
-        budget += (
-            budget // 8
-        )  # without, isl takes a fifth more: 53000 operations and 63000, newer versions 55000 and 66000
+        budget += budget // 8
+    # Without, isl takes a fifth more: 53000 operations and 63000, newer versions 55000 and 66000.
     assert not without(monkeypatch, lambda: _sufficient(budget, scop))
 
 
