@@ -1,5 +1,5 @@
-"""`dataclass`, several times faster to create: the standard library compiles six functions one by one for each frozen class, this one three, once for all classes
-with as many fields of the same kinds.
+"""`dataclass`, several times faster to create: the standard library compiles six functions one by one for each frozen class, this one three, when they are first called, once for
+all classes with as many fields of the same kinds.
 
 A compiler written in dataclasses has hundreds of them, and before its first kernel a process waits for all: with the standard library's decorator (0.5 ms each, Python
 3.11 to 3.13) they took a third of the time that a small program's first call took. Type checkers see the standard library's, and what it makes
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -65,16 +65,10 @@ def _made(
     fields = dataclasses.fields(cls)
     methods: dict[str, Any] = {}
     if init:
-        methods["__init__"] = _initializer(cls, fields, frozen=frozen, slots=slots)
+        methods["__init__"] = _Later(cls, "__init__", lambda: _initializer(cls, fields, frozen=frozen, slots=slots))
     if eq:
-        methods |= _comparison([field.name for field in fields if field.compare], hashed=frozen)
-    for name, method in methods.items():
-        method.__qualname__, method.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
-    if init:
-        types = {field.name: field.type for field in fields if field.init}
-        methods["__init__"].__annotations__ = types | {"return": None}
-    if eq and not frozen:
-        methods["__hash__"] = None
+        methods["__eq__"] = _Later(cls, "__eq__", lambda: _comparison(fields))
+        methods["__hash__"] = _Later(cls, "__hash__", lambda: _hash_function(fields)) if frozen else None
     if repr:
         methods["__repr__"] = _repr
     if frozen:
@@ -85,6 +79,21 @@ def _made(
         if name not in own or name == "__init__":
             setattr(cls, name, method)
     return cls
+
+
+class _Later:
+    """Stands in a class where a method belongs that is made when it is first looked up."""
+
+    __slots__ = ("make", "name", "owner")
+
+    def __init__(self, owner: type, name: str, make: Callable[[], FunctionType]) -> None:
+        self.owner, self.name, self.make = owner, name, make
+
+    def __get__(self, instance: object, _: type | None = None) -> object:
+        method = self.make()
+        method.__qualname__, method.__module__ = f"{self.owner.__qualname__}.{self.name}", self.owner.__module__
+        setattr(self.owner, self.name, method)
+        return method.__get__(instance, self.owner)
 
 
 def _initializer(cls: type, fields: Fields, *, frozen: bool, slots: bool) -> FunctionType:
@@ -125,6 +134,7 @@ def _initializer(cls: type, fields: Fields, *, frozen: bool, slots: bool) -> Fun
     text = f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"])
     made = FunctionType(_renamed(_compiled(text), names), known, "__init__", tuple(defaults))
     made.__kwdefaults__ = keyword_defaults or None
+    made.__annotations__ = {field.name: field.type for field in fields if field.init} | {"return": None}
     return made
 
 
@@ -147,15 +157,32 @@ def _replacer(cls: type) -> Any:
     return _REPLACERS.setdefault(cls, made)
 
 
-def _comparison(fields: list[str], *, hashed: bool) -> dict[str, FunctionType]:
-    """`__eq__` and, where wanted, `__hash__`."""
-    names = {f"_{k}_": name for k, name in enumerate(fields)}
-    mine, others = ("(" + "".join(f"{of}.{name}, " for name in names) + ")" for of in ("self", "other"))
-    test = f"{mine} == {others} if other.__class__ is self.__class__ else NotImplemented"
-    texts = {"__eq__": f"def __eq__(self, other):\n return {test}"}
-    if hashed:
-        texts["__hash__"] = f"def __hash__(self):\n return hash({mine})"
-    return {name: FunctionType(_renamed(_compiled(text), names), {}, name) for name, text in texts.items()}
+def _comparison(fields: Fields) -> FunctionType:
+    """`__eq__`: the same class, and the same values."""
+    names = _compared(fields)
+    test = f"{_values('self', names)} == {_values('other', names)} if other.__class__ is self.__class__ else NotImplemented"
+    return _method(f"def __eq__(self, other):\n return {test}", names)
+
+
+def _hash_function(fields: Fields) -> FunctionType:
+    """`__hash__`: of the values that are compared."""
+    names = _compared(fields)
+    return _method(f"def __hash__(self):\n return hash({_values('self', names)})", names)
+
+
+def _compared(fields: Fields) -> dict[str, str]:
+    """The fields that are compared, by the numbers that stand for them in a text."""
+    return {f"_{k}_": name for k, name in enumerate(field.name for field in fields if field.compare)}
+
+
+def _values(of: str, names: Mapping[str, str]) -> str:
+    """The text of a tuple of an object's fields."""
+    return "(" + "".join(f"{of}.{name}, " for name in names) + ")"
+
+
+def _method(text: str, names: Mapping[str, str]) -> FunctionType:
+    """The function in the text, which refers to no globals."""
+    return FunctionType(_renamed(_compiled(text), names), {}, text[4 : text.index("(")])
 
 
 @functools.cache
