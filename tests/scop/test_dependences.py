@@ -16,6 +16,7 @@ from polyml.dtypes import f32
 from polyml.errors import BoundsError
 from polyml.expressions import Read
 from polyml.graph.ir import Carried, Loop
+from polyml.options import Options
 from polyml.scop import dependences
 from polyml.scop.accesses import access_map
 from polyml.scop.bounds import prove_in_bounds
@@ -341,7 +342,7 @@ def f(x: f32["N K"], p: f32["N N"]):
 
 @pytest.mark.parametrize("budget", [None, 1, 3_000_000])
 def test_dataflow_gets_a_part_of_the_budget(budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What exact dependences take long for, all stages behind them do."""
+    """What exact dependences take long for, all stages behind them do; many statements get more."""
     asked: dict[str, int] = {}
 
     def remembered(operations: int, *, phase: str) -> Any:
@@ -353,6 +354,10 @@ def test_dataflow_gets_a_part_of_the_budget(budget: int | None, monkeypatch: pyt
     program = polyml.einsum(text) if budget is None else polyml.einsum(text, budget=budget)
     program.lower(np.zeros((4, 5), "f"))
     assert asked["dataflow"] == {None: 1_000_000, 1: 1, 3_000_000: 150_000}[budget]
+    x, many = tensor("x", 5), [tensor(f"s{k}", 5) for k in range(45)]
+    copies = scop([equation(s, "i", "0 <= i < 5", ["i"], read(x, "i")) for s in many], [x], many)
+    region._dependences(copies, Options(budget=budget or Options().budget))
+    assert asked["dataflow"] == {None: 2_000_000, 1: 2, 3_000_000: 300_000}[budget]
 
 
 def test_texts_and_runs_are_looked_at_once() -> None:

@@ -25,10 +25,12 @@ Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-6
 
-NODE = 6000
-"""Coefficients that are not zero, of a linear program that takes one node of those granted, some ten milliseconds at most. Larger ones take one for each so many: few programs have them, and thousands would take minutes."""
+WORK = 1_500_000
+"""What the simplex method does in one node of those granted, some ten milliseconds: iterations times the program's coefficients that are not zero. Most programs take one node or two; one
+of 220,000 coefficients takes 1400 iterations, two seconds."""
 
 _OPTIMAL, _INFEASIBLE = "Optimal", ("Infeasible", "Primal infeasible or unbounded")
+_STOPPED = "Iteration limit reached"
 
 
 class SolverLimit(Exception):
@@ -54,7 +56,7 @@ class Program:
 
 @dataclass(slots=True)
 class Solver:
-    """One HiGHS instance, used for program after program. nodes: linear programs of up to `NODE` coefficients that it may still solve, all programs together; a larger one counts as several.
+    """One HiGHS instance, used for program after program. nodes: linear programs that take up to `WORK` which it may still solve, all programs together; one that takes more counts as several.
     patience: after how many of them the best solution of a program so far is good enough (every solution is legal); three times as many without one are too many.
 
     programs, solved, seconds, rows, columns: what it did so far: integer programs, linear programs, time, and the largest program's size.
@@ -79,8 +81,7 @@ class Solver:
         self.programs += 1
         self.rows, self.columns = max(self.rows, len(program.rows.values)), max(self.columns, len(program.cost))
         try:
-            weight = max(1, int(np.count_nonzero(program.rows.values)) // NODE)
-            search = _Search(self, self._load(program), program, weight)
+            search = _Search(self, self._load(program), program, max(1, int(np.count_nonzero(program.rows.values))))
             search.visit()
         finally:
             self.seconds += time.perf_counter() - start
@@ -120,12 +121,12 @@ class Solver:
 
 @dataclass(slots=True)
 class _Search:
-    """The tree search of one program. weight: nodes that each of its linear programs takes."""
+    """The tree search of one program. coefficients: those of its linear programs that are not zero."""
 
     solver: Solver
     highs: _Highs
     program: Program
-    weight: int
+    coefficients: int
     best: Floats | None = None
     value: float = np.inf
     visited: int = 0
@@ -167,7 +168,6 @@ class _Search:
         self.visited += 1
         if self.solver.nodes <= 0:
             raise SolverLimit("the scheduler's integer programs used up their nodes")
-        self.solver.nodes -= self.weight
         self.solver.solved += 1
         status = self._run()
         if status not in (_OPTIMAL, *_INFEASIBLE):
@@ -183,8 +183,18 @@ class _Search:
         return np.array(self.highs.getSolution().col_value)
 
     def _run(self) -> str:
+        """How the linear program ended; its work is taken from the nodes.
+
+        Raises:
+            SolverLimit: they do not suffice.
+        """
+        self.highs.setOptionValue("simplex_iteration_limit", max(1, self.solver.nodes * WORK // self.coefficients))
         self.highs.run()
-        return str(self.highs.modelStatusToString(self.highs.getModelStatus()))
+        self.solver.nodes -= 1 + self.highs.getInfo().simplex_iteration_count * self.coefficients // WORK
+        status = str(self.highs.modelStatusToString(self.highs.getModelStatus()))
+        if status == _STOPPED:
+            raise SolverLimit("the scheduler's integer programs used up their nodes")
+        return status
 
     def _holds(self, point: Floats) -> bool:
         product = self.program.rows.times(point)

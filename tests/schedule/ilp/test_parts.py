@@ -207,12 +207,16 @@ def test_groups_that_are_alike_are_solved_once(monkeypatch: pytest.MonkeyPatch) 
         band(("P", "Q"), 100 - solver.nodes - 1)
 
 
-def test_large_programs_take_more_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each solution of a program with thousands of rows takes tenths of a second."""
-    monkeypatch.setattr(solve, "NODE", 1)
-    solver = Solver(nodes=1000)
-    assert solver.solve(program([[-7, -5, -3]], [-11], [-5, -4, -2])) is not None
-    assert solver.nodes == 1000 - 3 * solver.solved
+def test_long_work_takes_more_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear program with thousands of rows takes seconds, if it needs many iterations; one that would take more than what is left is broken off."""
+    cover = program([[2, 1, 1], [1, 3, 1], [1, 1, 4]], [5, 6, 7], [3, 4, 5])
+    assert Solver(nodes=100).solve(cover) is not None
+    monkeypatch.setattr(solve, "WORK", 3)
+    solver = Solver(nodes=100)
+    assert solver.solve(cover) is not None
+    assert solver.nodes < 100 - solver.solved
+    with pytest.raises(SolverLimit, match="used up"):
+        Solver(nodes=(100 - solver.nodes) // solver.solved - 2).solve(cover)
 
 
 def test_patience_ends_with_the_best_so_far() -> None:
