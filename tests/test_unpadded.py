@@ -138,10 +138,9 @@ def test_tensors_between_layers(name: str) -> None:
         made = expected(values[source], weights[k], 1, 1, 1, 1) + sum(values[a] for a in added)
         values[f"t{k}"] = np.maximum(made, 0)
     bound = {f"w{k}": w.astype(np.float32) for k, w in enumerate(weights)}
-    for threads in (1, 2):
-        net = polyml.einsum(text, threads=threads).bind(**bound)
-        for _ in range(2):
-            np.testing.assert_allclose(net(x.astype(np.float32)), values[f"t{len(sources) - 1}"], atol=1e-4)
+    net = polyml.einsum(text, threads=1 + len(sources) % 2).bind(**bound)
+    for _ in range(2):
+        np.testing.assert_allclose(net(x.astype(np.float32)), values[f"t{len(sources) - 1}"], atol=1e-4)
 
 
 def test_weights_that_are_not_bound() -> None:

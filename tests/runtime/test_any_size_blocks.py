@@ -73,7 +73,7 @@ def agrees(name: str, f: Callable[..., Any], sizes: Sequence[int]) -> None:
 def test_blocks_of_any_size(name: str) -> None:
     f = kernel(name)
     count = len(FACTORS[name].split())
-    for n in (1, 2, 7, 24, 31, 32, 33, 48, 95, 96, 97, 120, 143, 257):
+    for n in (1, 2, 7, 31, 32, 33, 95, 96, 97, 257):
         agrees(name, f, (n, 3 * n // 4 + 2)[-count:] if n > 2 else (2, 3)[-count:])
         agrees(name, f, (2 * n // 3 + 2, n + 1)[:count])
     assert len(f.kernels) == 1
@@ -89,7 +89,7 @@ def test_time_tiles_of_any_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", {**FACTORS, **STENCILS})
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_a_version_with_blocks_and_one_without(name: str) -> None:
     sizes = dict.fromkeys({**FACTORS, **STENCILS}[name].split(), 40)
     lowered = kernel(name, verify=False).lower(*KERNELS[name].data(sizes, np.random.default_rng(0)))

@@ -142,10 +142,10 @@ def test_rows_of_tiles_lie_near_each_other() -> None:
     text = 'def f(x: f64["Q R K"], w: f64["K P"]):\n    y[r, q, p] = x[q, r, s] * w[s, p]\n    return y\n'
     f = polyml.einsum(text, dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
     rng = np.random.default_rng(0)
+    loops = f.lower(np.ones((3, 17, 20)), np.ones((20, 30))).text("loops")  # which the first call compiles
     for q, r, k, p in ((3, 17, 20, 30), (1, 1, 1, 1), (9, 8, 24, 24), (2, 70, 31, 9), (5, 0, 4, 4), (8, 9, 0, 5)):
         x, w = rng.integers(-3, 4, (q, r, k)).astype("f8"), rng.integers(-3, 4, (k, p)).astype("f8")
         np.testing.assert_array_equal(f(x, w), (x @ w).transpose(1, 0, 2))
-    loops = f.lower(np.ones((3, 4, 5)), np.ones((5, 5))).text("loops")
     assert "y[r, q + 1, p] = " in loops
     assert "y[r + 1, q, p] = " not in loops
 

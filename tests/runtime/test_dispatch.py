@@ -137,7 +137,7 @@ def test_racing_threads_compile_once() -> None:
     wrong: list[object] = []
 
     def work() -> None:
-        for _ in range(50):
+        for _ in range(20):
             for x in arrays:
                 if f(x, 1) != x[0, 0]:
                     wrong.append(x)

@@ -38,7 +38,7 @@ def in_order(x: Array, a: float, b: float, kind: type) -> Array:
 
 @pytest.mark.parametrize("size", [3, 30, 33, 64, 101, 1000])
 @pytest.mark.parametrize(("radius", "angle"), [(0.5, 1.0), (0.9, 0.3), (0.99, 0.1), (0.9999, 3.0), (-0.9, 0.0)])
-@pytest.mark.some(8)
+@pytest.mark.some(6)
 def test_as_exact_as_in_order(size: int, radius: float, angle: float) -> None:
     x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     a, b = float(np.float32(2 * radius * np.cos(angle))), float(np.float32(radius**2))
@@ -70,10 +70,11 @@ def test_lanes() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(1e3, -0.1), (1e20, 1e20), (3.0, 1e30), (np.inf, 0.0)])
 def test_factors_whose_powers_overflow_make_no_nan_where_steps_in_order_do_not(a: float, b: float) -> None:
+    in_turn, made = (polyml.einsum(RESONATOR.replace("T", "f32"), precise=precise) for precise in (True, False))
     for x in (np.zeros(200, np.float32), np.eye(1, 200, 160, np.float32)[0]):
         with np.errstate(all="ignore"):
-            expected = polyml.einsum(RESONATOR.replace("T", "f32"), precise=True)(x, a, b)
-        found = polyml.einsum(RESONATOR.replace("T", "f32"))(x, a, b)
+            expected = in_turn(x, a, b)
+        found = made(x, a, b)
         assert np.isfinite(expected).any()
         # Beyond what f32 holds, steps in f64 may still be numbers where those in f32 are none.
         assert np.isfinite(found[np.isfinite(expected)]).all()

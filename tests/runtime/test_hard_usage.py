@@ -107,13 +107,17 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
     finish(last)
 
 
-@pytest.mark.parametrize(("seconds", "programs"), [(1, 2), pytest.param(30, 20, marks=pytest.mark.slow)])
-def test_files_that_are_damaged_while_they_are_used(seconds: float, programs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "processes", "programs"), [(1, 2, 2), pytest.param(30, 3, 20, marks=pytest.mark.slow)]
+)
+def test_files_that_are_damaged_while_they_are_used(
+    seconds: float, processes: int, programs: int, tmp_path: Path
+) -> None:
     end, dice, harmed = time.monotonic() + seconds, random.Random(0), 0
     workers: list[subprocess.Popen[str]] = []
     while (more := time.monotonic() < end or harmed < 4) or workers:
         if more and not workers:
-            workers = start_workers(3, tmp_path / "cache", programs, wait=0, warnings="ignore")
+            workers = start_workers(processes, tmp_path / "cache", programs, wait=0, warnings="ignore")
         files = sorted((tmp_path / "cache").glob("*.kernel"))
         if files:
             with contextlib.suppress(OSError), dice.choice(files).open("r+b") as file:  # as a failing disk would
@@ -190,7 +194,8 @@ for lock in (COMPILE_LOCK, LLVM_LOCK, python_parser._lock, nesting._lock):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, lock
 """,
-    "exit with live kernels": """
+    "exit with live kernels, and a call at exit": """
+import atexit
 keep = [polyml.einsum(text(k)) for k in range(3)]
 for k, g in enumerate(keep):
     check(g, k)
@@ -201,6 +206,8 @@ class Last:
         check(keep[0], 0)
 last = Last()
 sys.modules["kept"] = last
+check(f, 1)
+atexit.register(check, f, 1)
 """,
     "exit while a thread calls": """
 def call():
@@ -216,11 +223,6 @@ def make():
         check(polyml.einsum(text(k)), k)
 threading.Thread(target=make, daemon=True).start()
 time.sleep(0.4)
-""",
-    "atexit": """
-import atexit
-check(f, 1)
-atexit.register(check, f, 1)
 """,
 }
 

@@ -214,7 +214,7 @@ def test_callers_in_eight_threads(dense: polyml.Einsum) -> None:
     wrong: list[int] = []
 
     def work() -> None:
-        for _ in range(30):
+        for _ in range(10):
             for k, case in enumerate(cases):
                 if not np.allclose(dense(*case), wanted[k], rtol=1e-4, atol=1e-4):
                     wrong.append(k)

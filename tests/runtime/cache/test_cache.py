@@ -226,7 +226,7 @@ while True:
 
 def test_killed_writers_leave_whole_files(folder: Path) -> None:
     kept = new_store(folder, 1 << 30)
-    for round_ in range(6):
+    for round_ in range(4):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         writer.stdout.readline()

@@ -344,5 +344,4 @@ def test_workers_that_are_woken_are_kept_from_the_cpu_of_their_caller() -> None:
 
 
 def test_the_process_ends_while_workers_work() -> None:
-    for _ in range(2):
-        run(ENDS_AT_ONCE)
+    run(ENDS_AT_ONCE)

@@ -58,7 +58,7 @@ def grouped(x: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
     ("t", "groups", "d", "e", "size"),
     [("f32", 2, 3, 5, 9), ("f32", 4, 8, 16, 20), ("f32", 1, 2, 3, 6), ("f32", 3, 1, 17, 18), ("f64", 4, 8, 16, 20), ("i32", 3, 1, 17, 18), ("c64", 2, 3, 5, 9)],
 )  # fmt: skip
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_groups(t: str, groups: int, d: int, e: int, size: int) -> None:
     x, w = numbers(t, 2, groups * d, size, size + 1), numbers(t, groups * e, d, 3, 3)
     expected = grouped(x, w, groups)
@@ -117,6 +117,7 @@ def f(x: f32["C H W"], w: f32["K D 3 3"], u: f32["G"]):
 
 
 @pytest.mark.parametrize(("heads", "shared", "rows", "keys"), [(6, 3, 5, 19), (8, 2, 1, 40), (4, 4, 17, 16)])
+@pytest.mark.few(2)
 def test_heads_that_share_keys(heads: int, shared: int, rows: int, keys: int) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (

@@ -34,7 +34,7 @@ def compiled(source: str, kind: str, d: int, target: str = "") -> pm.Einsum:
 @pytest.mark.some(10)
 def test_repeated(kind: str, d: int, target: str) -> None:
     f = compiled(REPEATED, kind, d, target)
-    for n in (0, 1, 2, 33, 130):
+    for n in (0, 1, 33, 130):
         x = np.random.default_rng(n).integers(0, 200, n).astype(TYPES[kind])
         np.testing.assert_array_equal(f(x), np.repeat(x, d), err_msg=f"{n}")
         np.testing.assert_array_equal(f(np.repeat(x, 2)[::2]), np.repeat(x, d))

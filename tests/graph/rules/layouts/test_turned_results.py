@@ -35,7 +35,9 @@ def arguments(left: str, right: str, sizes: dict[str, int], dtype: str) -> list[
 
 
 def exact(left: str, right: str, out: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.einsum(f"{left},{right}->{out}".replace(" ", "").lower(), x.astype(float), y.astype(float))
+    return np.einsum(
+        f"{left},{right}->{out}".replace(" ", "").lower(), x.astype(float), y.astype(float), optimize=True
+    )
 
 
 CASES = [
@@ -53,7 +55,7 @@ CASES = [
 
 @pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     x, y, b = arguments(*dims[:2], sizes, dtype)
     function = polyml.einsum(program(*dims, dtype), target=SMALL, threads=threads)
@@ -75,7 +77,7 @@ def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes:
         (FOUR, "f32", {"A": 15, "B": 9, "C": 25, "D": 96, "E": 33}),
     ],
 )
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_strips_of_the_operand(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     """Where L2 holds what waits to be laid out."""
     x, y, b = arguments(*dims[:2], sizes, dtype)
@@ -133,6 +135,7 @@ def test_what_follows_is_applied_where_the_result_is_laid_out() -> None:
         (THREE, {"A": 64, "B": 5, "C": 17, "D": 400}),  # rows of the operand leave lanes idle
     ],
 )
+@pytest.mark.few(4)
 def test_others_keep_their_order(dims: tuple[str, str, str], sizes: dict[str, int]) -> None:
     x, y, b = arguments(*dims[:2], sizes, "f32")
     function = polyml.einsum(program(*dims, "f32"), target=SMALL, threads=1)
@@ -151,8 +154,8 @@ def test_a_written_order_stays() -> None:
     [pytest.param(*case, marks=[pytest.mark.slow] if k % 2 else []) for k, case in enumerate(CASES[:-2])],
 )
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("last", ["", "r[{out}] = max(z[{out}] + bias[a], 0)\n    return r"])
-@pytest.mark.few(2)
+@pytest.mark.parametrize("last", ["r[{out}] = max(z[{out}] + bias[a], 0)\n    return r", ""])
+@pytest.mark.few(1)
 def test_any_size_turns_results_that_the_first_call_has_so(
     dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int, last: str
 ) -> None:

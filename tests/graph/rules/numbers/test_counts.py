@@ -75,7 +75,9 @@ def test_types(source: str, name: str, shape: tuple[int, ...], dtype: str) -> No
 @pytest.mark.parametrize("name", ["u8", "i16", "f16", "f32", "f64"])
 @pytest.mark.some(6)
 def test_results(source: str, name: str) -> None:
-    for shape in ((1, 1), (3, 70), (70, 3), (33, 129), (2, 33000), (5, 0), (0, 5)):
+    """Every second shape, by turns."""
+    shapes = ((1, 1), (3, 70), (70, 3), (33, 129), (2, 33000), (5, 0), (0, 5))
+    for shape in shapes[(ROWS, COLUMNS, ALL, WEIGHTS, CAST, MEAN).index(source) % 2 :: 2]:
         x = values(name, shape)
         c = {ROWS: x > 2, COLUMNS: x > 2, ALL: x > 2, WEIGHTS: np.where(x > 2, 3, -2), CAST: x != 2, MEAN: x > 2}[
             source

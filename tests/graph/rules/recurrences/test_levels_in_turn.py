@@ -147,7 +147,7 @@ def test_backwards() -> None:
 
 
 @pairwise(("source", PROGRAMS.values()), ("steps", [0, 1, 2, 9, 30]), ("size", [(3, 3), (20, 50), (70, 33)]))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
     check_steps(source, arguments(*size), steps, dynamic=False)
 

@@ -91,9 +91,8 @@ def test_sums_of_products_are_split_when_no_cache_holds_them() -> None:
 def test_a_large_complex_product() -> None:
     rng = np.random.default_rng(0)
     x, w = ((rng.standard_normal((150, 210)) + 1j * rng.standard_normal((150, 210))).astype("c16") for _ in range(2))
-    for threads in (1, 2):
-        y = polyml.einsum("ij,kj->ik", x, w.conj(), threads=threads)
-        np.testing.assert_allclose(y, x @ w.conj().T, rtol=1e-12, atol=1e-10)
+    y = polyml.einsum("ij,kj->ik", x, w.conj(), threads=2)
+    np.testing.assert_allclose(y, x @ w.conj().T, rtol=1e-12, atol=1e-10)
 
 
 WEIGHTED = program(

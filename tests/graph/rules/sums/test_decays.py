@@ -72,7 +72,7 @@ def test_the_same_numbers(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["powers", "of a number", "from the end", "down columns"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_floats_and_strides(name: str) -> None:
     x, t, c, a = arguments((24, 40), "f4")
     single, double = program(FADING[name], "f32"), program(FADING[name], precise=True)

@@ -89,6 +89,7 @@ def test_sums_as_written() -> None:
 
 
 @pytest.mark.parametrize("body", EXTREMA.values(), ids=EXTREMA)
+@pytest.mark.few(3)
 def test_no_numbers_and_infinities(body: str) -> None:
     running, one_by_one = program(body, dynamic=False), program(body, dynamic=False, scheduler="written")
     x, z, w = arguments(10, 30)

@@ -89,7 +89,7 @@ def test_short_dimensions_stay() -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn(RUNNING, (False, True)))
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     made = program(RUNNING[name], dynamic=dynamic, threads=1 + dynamic, verify=not dynamic)
@@ -100,7 +100,7 @@ def test_the_same_numbers(name: str, dynamic: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u32"])
 @pytest.mark.parametrize("name", ["sums", "behind it", "two at a time", "a summed-area table", "largest", "smallest"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_types_and_strides(name: str, dtype: str) -> None:
     running = program(RUNNING[name], dtype, dynamic=False)
     rng = np.random.default_rng(1)

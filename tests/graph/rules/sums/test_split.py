@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,12 @@ def f(x: T["I K"], y: T["K J"]):
 """
 
 
+@cache
+def compiled(text: str, dynamic: bool) -> polyml.Einsum:
+    """Of any size as called with these sizes, which two tests ask for."""
+    return polyml.einsum(text, threads=1, target=SMALL, dynamic=dynamic)
+
+
 @pytest.mark.parametrize("dtype", ["c64", "c128"])
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=["known", "any"])
 @pytest.mark.few(2)
@@ -44,7 +52,7 @@ def test_complex_products_are_compiled_once(dtype: str, options: dict[str, bool]
     x, y = arrays(text, (300, 190), (190, 290))
     (found,) = opposites(text, x, y, **options)
     assert found.result.name.startswith("y") or options  # the smaller one, where sizes are known
-    program = polyml.einsum(text, threads=1, target=SMALL, **options)
+    program = compiled(text, bool(options))
     sums = [
         r
         for r in program.lower(x, y).stages.regions
@@ -85,7 +93,7 @@ def test_elements_of_few_uses_and_short_sums_stay(shape: tuple[int, int, int]) -
 
 def test_empty_and_single() -> None:
     text = COMPLEX.replace("T", "c128")
-    program = polyml.einsum(text, threads=1, target=SMALL, dynamic=True)
+    program = compiled(text, dynamic=True)
     program(*arrays(text, (300, 190), (190, 290)))
     for i, k, j in ((0, 5, 3), (5, 0, 3), (1, 1, 1), (17, 1, 90)):
         x, y = arrays(text, (i, k), (k, j))

@@ -126,7 +126,7 @@ def test_the_other_half_is_a_copy() -> None:
     ("terms, rows, threads", [(64, 96, 1), (150, 131, 2), (333, 217, 7), (700, 50, 1), (129, 64, 2)]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_compiled(lines: tuple[str, ...], terms: int, rows: int, dtype: str, threads: int) -> None:
     returned = "return y, z" if any(line.startswith("z[") for line in lines) else "return y"
     body = "\n    ".join((*lines, returned))

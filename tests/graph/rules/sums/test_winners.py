@@ -71,7 +71,7 @@ def test_no_numbers_infinities_and_ties(body: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u8", "i64"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_types_and_strides(dtype: str) -> None:
     running = program(GROWING["largest"], dtype)
     x = (

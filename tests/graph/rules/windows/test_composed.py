@@ -79,7 +79,7 @@ def test_others_stay(rows: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn(COMPOSED, (False, True)))
-@pytest.mark.few(6)
+@pytest.mark.few(5)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     rows = COMPOSED[name]
@@ -98,7 +98,7 @@ def test_against_the_interpreter(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u32"])
 @pytest.mark.parametrize("name", ["rows", "largest", "with edges", "a box"])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_types_and_strides(name: str, dtype: str) -> None:
     rows = COMPOSED[name]
     wide = 40 * np.random.default_rng(1).standard_normal((28, 70))

@@ -56,7 +56,7 @@ def layers() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("kernel", "stride", "padding", "size", "filters"), list(layers()))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_lanes_run_along_filters(kernel: int, stride: int, padding: int, size: int, filters: int) -> None:
     x, w = numbers(48, size, size), numbers(filters, 48, kernel, kernel, seed=1)
     program = text(kernel, stride, padding)
@@ -94,7 +94,7 @@ def test_single_elements_with_gaps_are_put_side_by_side(size: int) -> None:
     ],
     ids=("row", "batch", "groups", "two-filters", "channels-last", "volume", "gradient"),
 )  # fmt: skip
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_other_windows(program: str, shapes: tuple[tuple[int, ...], ...], threads: int) -> None:
     names = [" ".join(f"{n}{k}" for k in range(len(shape))) for n, shape in zip("AB", shapes, strict=True)]
     x, w = numbers(*shapes[0]), numbers(*shapes[1], seed=1)
@@ -232,9 +232,9 @@ def test_rows_of_several_images_are_no_longer_than_one(images: int, size: int, l
     target = Target("x86-64-v3" if lanes == 8 else "x86-64-v4", features="" if lanes == 8 else "-prefer-256-bit")
     graph = polyml.einsum(program, target=target).bind(w=w).lower(x).stages.graph
     assert along_filters(graph) == turned
-    np.testing.assert_array_equal(
-        polyml.einsum(program, verify=True).bind(w=w)(x), np.einsum("nchw,oc->nohw", x, w, optimize=True)
-    )
+    if lanes == 8:  # with others this machine's code is the same
+        found = polyml.einsum(program, verify=True).bind(w=w)(x)
+        np.testing.assert_array_equal(found, np.einsum("nchw,oc->nohw", x, w, optimize=True))
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,8 @@ def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding:
     lowered = polyml.einsum(text(3, 2, padding), target=target).lower(x, w)
     assert any("s_phase" in op.indices for op in lowered.stages.graph.ops if isinstance(op, Equation)) == phases
     assert "for (s_phase" not in lowered.text("loops")
+    if name != "x86-64-v3":
+        return  # this machine's code is what it was for the first case
     function = polyml.einsum(text(3, 2, padding), verify=True)
     np.testing.assert_array_equal(function(x, w), expected(x, w, 2, padding))
     x[:, 0, 0] = np.nan
@@ -288,9 +290,9 @@ def test_phases_that_leave_l2_are_copied_block_by_block(channels: int, size: int
         target = Target("host", l1_bytes=l1, l2_bytes=l2)
         function = polyml.einsum(text(3, 2, padding), target=target, threads=threads, verify=True)
         np.testing.assert_array_equal(function(x, w), expected(x, w, 2, padding))
-        odd = x.copy()
-        odd[:, 0, 0] = np.nan
-        assert np.isnan(function.bind(w=w)(odd)).sum() == 24
+    odd = x.copy()
+    odd[:, 0, 0] = np.nan
+    assert np.isnan(function.bind(w=w)(odd)).sum() == 24
 
 
 def test_blocks_that_are_too_few_for_the_threads_stay_apart() -> None:
