@@ -6,7 +6,7 @@ A vector loop runs its body node by node, each node for all active lanes before 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 import numpy as np
@@ -82,10 +82,31 @@ def _lead(lead: Lead, array: _Array, values: Mapping[str, int]) -> int:
     return -(array.ctypes.data + at) % lead.bytes // array.itemsize
 
 
+_Value = Callable[[_Lane, int], np.generic]
+"""An expression, for a lane and the width of its loop."""
+
+
+def _number(affine: Affine) -> Callable[[Mapping[str, int]], int]:
+    """What `affine.evaluate` does, the terms looked at once."""
+    constant = affine.constant
+    match affine.terms:
+        case ():
+            return lambda _: constant
+        case ((str() as name, int() as factor),):
+            return lambda values: constant + factor * values[name]
+        case ((str() as name, int() as factor), (str() as second, int() as times)):
+            return lambda values: constant + factor * values[name] + times * values[second]
+    return affine.evaluate
+
+
 class _Machine:
     def __init__(self, storage: dict[str, _Storage], leads: tuple[Lead, ...]) -> None:
         self.storage = storage
         self.leads = leads
+        self.values: dict[int, tuple[Expr, _Value]] = {}
+        """By id, with the expression, which keeps the id from being another's."""
+        self.places: dict[int, tuple[tuple[Subscript, ...], list[Callable[[Mapping[str, int]], int]] | None]] = {}
+        """The same of subscripts, where all are affine."""
 
     def run(self, nodes: Iterable[Node], lanes: Sequence[_Lane], width: int) -> None:
         """Runs the nodes for the active `lanes` of a vector loop of `width` (1: outside of any)."""
@@ -121,10 +142,11 @@ class _Machine:
             same = (node.lower.evaluate(lane.values), node.upper.evaluate(lane.values)) == (lower, upper)
             assert same, f"internal: bounds of {node.variable} differ between lanes"
         if node.kind != "vector" or node.width == 1:
+            leads = [lead for lead in self.leads if lead.inside == node.variable]
             for value in range(lower, upper, node.step):
                 inner = [_Lane({**lane.values, node.variable: value}, lane.number) for lane in lanes]
-                for lead in self.leads:
-                    if lead.inside == node.variable and all(s.variables() <= inner[0].values.keys() for s in lead.row):
+                for lead in leads:
+                    if all(s.variables() <= inner[0].values.keys() for s in lead.row):
                         for lane in inner:
                             lane.values[lead.name] = _lead(lead, self.storage[lead.array].array, lane.values)
                 self.run(node.body, inner, width)
@@ -236,38 +258,67 @@ class _Machine:
     # -- expressions --------------------------------------------------------------------------------------------------
 
     def value(self, expr: Expr, lane: _Lane, width: int) -> np.generic:
+        return self.evaluator(expr)(lane, width)
+
+    def evaluator(self, expr: Expr) -> _Value:
+        found = self.values.get(id(expr))
+        if found is None:
+            found = self.values[id(expr)] = expr, self.made(expr)
+        return found[1]
+
+    def made(self, expr: Expr) -> _Value:
+        kind = expr.dtype.numpy.type
         match expr:
             case Const():
-                return expr.dtype.numpy.type(expr.value)
+                number: np.generic = kind(expr.value)
+                return lambda lane, width: number
             case IndexValue():
-                return expr.dtype.numpy.type(expr.affine.evaluate(lane.values))
+                index = _number(expr.affine)
+                return lambda lane, width: kind(index(lane.values))
             case Read():
-                return self.load(expr.tensor, expr.subscripts, lane, width)
-            case Apply(op="select"):
-                chosen = 1 if self.value(expr.args[0], lane, width) else 2
-                return self.value(expr.args[chosen], lane, width)
+                name, subscripts = expr.tensor, expr.subscripts
+                return lambda lane, width: self.load(name, subscripts, lane, width)
             case Apply():
-                args = [self.value(arg, lane, width) for arg in expr.args]
-                if expr.op in ("and", "or"):
-                    return np.bool_(all(args) if expr.op == "and" else any(args))
-                return expr.dtype.numpy.type(OPS[expr.op].meaning(*args))
+                return self.applied(expr.op, [self.evaluator(arg) for arg in expr.args], kind)
             case _:
                 assert_never(expr)
+
+    @staticmethod
+    def applied(op: str, args: Sequence[_Value], kind: Callable[[object], np.generic]) -> _Value:
+        if op == "select":
+            condition, yes, no = args
+            return lambda lane, width: yes(lane, width) if condition(lane, width) else no(lane, width)
+        if op in ("and", "or"):
+            decided = all if op == "and" else any
+            return lambda lane, width: np.bool_(decided([arg(lane, width) for arg in args]))
+        meaning = OPS[op].meaning
+        if len(args) == 2:
+            left, right = args
+            return lambda lane, width: kind(meaning(left(lane, width), right(lane, width)))
+        return lambda lane, width: kind(meaning(*[arg(lane, width) for arg in args]))
 
     def address(
         self, variable: str, subscripts: tuple[Subscript, ...], lane: _Lane, width: int
     ) -> tuple[str, tuple[int, ...]]:
         storage = self.storage[variable]
-        where = tuple(
-            s.evaluate(lane.values) if isinstance(s, Affine) else int(self.value(s, lane, width)) for s in subscripts
-        )
+        found = self.places.get(id(subscripts))
+        if found is None:
+            affine = [_number(s) for s in subscripts if isinstance(s, Affine)]
+            found = self.places[id(subscripts)] = subscripts, affine if len(affine) == len(subscripts) else None
+        numbers, values = found[1], lane.values
+        if numbers is not None:
+            at = [number(values) for number in numbers]
+        else:
+            at = [s.evaluate(values) if isinstance(s, Affine) else int(self.value(s, lane, width)) for s in subscripts]
         if storage.lanes > 1:
             assert storage.lanes == width, f"internal: register {variable} has {storage.lanes} lanes, the loop {width}"
-            where = (*where, lane.number)
-        inside = len(where) == storage.array.ndim
-        inside = inside and all(0 <= w < extent for w, extent in zip(where, storage.array.shape, strict=True))
-        assert inside, f"internal: access {variable}{list(where)} of shape {storage.array.shape}"
-        return variable, where
+            at.append(lane.number)
+        shape = storage.array.shape
+        inside = len(at) == len(shape)
+        for w, extent in zip(at, shape, strict=False):
+            inside = inside and 0 <= w < extent
+        assert inside, f"internal: access {variable}{at} of shape {shape}"
+        return variable, tuple(at)
 
     def load(self, variable: str, subscripts: tuple[Subscript, ...], lane: _Lane, width: int) -> np.generic:
         value: np.generic = self.storage[variable].array[self.address(variable, subscripts, lane, width)[1]]
