@@ -106,7 +106,7 @@ def test_threads_have_blocks_of_their_own_where_there_are_enough(left: str, righ
     ],
 )
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_contractions_of_many_indices(left: str, right: str, out: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFIJKL", (17, 18, 19, 20, 18, 3, 21, 35, 18, 5), strict=True))
     a, b = operands(left, right, sizes, "f32")
@@ -291,7 +291,7 @@ STREAMED = [
 
 @pytest.mark.parametrize(("value", "dtype"), STREAMED)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, threads: int) -> None:
     text = f'def f(a: {dtype}["K"], b: {dtype}["K M"], c: {dtype}["M"]):\n    z[m] = {value}\n    return z\n'
     rng = np.random.default_rng(3)
@@ -328,7 +328,7 @@ def test_blocks_of_a_matrix_that_is_read_once_have_as_many_rows_but_for_the_last
     ("rows", "columns", "depth"), [(1, 37, 130), (2, 64, 33), (5, 41, 64), (3, 23, 100), (8, 300, 129)]
 )
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_few_rows_times_rows_run_side_by_side(rows: int, columns: int, depth: int, threads: int) -> None:
     """Lanes along the reduction: elements of the result in registers beside each other, whole tiles and the rest."""
     a, b = operands("N K", "M K", {"N": rows, "M": columns, "K": depth}, "f32")
@@ -554,10 +554,9 @@ def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[
     ]
     spec = ",".join("".join(s for s in side.split(", ") if not s.isdigit()) for side in (left, right)) + "->nm"
     exact = np.einsum(spec, *plain)
-    for threads in (1, 2):
-        function = polyml.einsum(text, target=SMALL, threads=threads)
-        assert is_blocked(function, a, b)
-        np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact)
+    function = polyml.einsum(text, target=SMALL, threads=1 + ("1" in left))
+    assert is_blocked(function, a, b)
+    np.testing.assert_array_equal(function(guarded(a), guarded(b)), exact)
     np.testing.assert_array_equal(polyml.einsum(text, target=SMALL).bind(y=b)(a), exact)
 
 

@@ -180,7 +180,10 @@ assert f(np.ones(5, "f4"), 1.0).tolist() == [1, 2, 3, 4, 5]
 """
 
 
-@pytest.mark.parametrize("call", ["f(x, 1.0)", "f.lower(x, 1.0)", "f.bind(s=1.0).explain(x)"])
+@pytest.mark.parametrize(
+    "call",
+    ["f(x, 1.0)", "f.lower(x, 1.0)", pytest.param("f.bind(s=1.0).explain(x)", marks=pytest.mark.slow)],
+)
 def test_imports_of_extension_modules_are_not_broken_off(call: str) -> None:
     """nanobind ends the process where its module is imported for the second time."""
     ran = subprocess.run(

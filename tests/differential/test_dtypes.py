@@ -303,7 +303,7 @@ def test_random_programs(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "c64", "c128"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_transposed_copies(dtype: str) -> None:
     kind = DTYPES[dtype]
     for shape in ((40, 70), (64, 48), (17, 33)):

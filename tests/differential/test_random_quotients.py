@@ -136,7 +136,7 @@ def check(seed: int) -> None:
 
 
 @pytest.mark.parametrize("first", [212, 333, 490, 625])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_random_quotients(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     _all_windows(monkeypatch)
     for seed in range(first, first + 12):

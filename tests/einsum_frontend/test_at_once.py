@@ -82,7 +82,7 @@ LINES = {
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i8", "u64", "c64"])
 @pytest.mark.parametrize("name", LINES)
-@pytest.mark.some(45)
+@pytest.mark.few(30)
 def test_forms(name: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     line = LINES[name].replace("{t}", dtype)

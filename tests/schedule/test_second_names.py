@@ -41,10 +41,10 @@ def test_results(text: str, kind: str, dynamic: bool) -> None:
         pytest.skip("complex numbers have no order")
     f = pm.einsum(text.format(kind), dynamic=dynamic)
     rng = np.random.default_rng(0)
-    for n, d in ((1, 1), (0, 5), (7, 17), (70, 33), (130, 130)):
+    for n, d in ((1, 1), (0, 5), (7, 17), (70, 33), (130, 130))[:: 1 if dynamic else 2]:
         shape = (3, n, d) if text is BATCH else (n, d) if text is GRAM else (d, d)
         x = rng.integers(-4, 5, shape).astype({"f32": "f4", "f64": "f8", "i32": "i4", "c64": "c8"}[kind])
-        for given in (x, x[..., ::-1], np.swapaxes(x, -1, -2).copy().swapaxes(-1, -2))[: 3 if d in (17, 33) else 1]:
+        for given in (x, x[..., ::-1], np.swapaxes(x, -1, -2).copy().swapaxes(-1, -2))[: 3 if d == 17 else 1]:
             if text is MAX_PLUS:
                 expected = (given[:, :, None] + given).max(axis=1)
             elif text is CUBE:

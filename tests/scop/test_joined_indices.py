@@ -252,7 +252,7 @@ def test_short_ends_that_others_use_or_that_have_gaps_stay() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("body", ["sum[r < 3, s < 5](k[r, s] * {})", "max[r < 3, s < 5]({})", "sum[r < 3, s < 5]({})"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_windows_of_pixels(channels: int, body: str) -> None:
     """Few channels that come last: the windows of all of them are a row's."""
     read = "x[p + r, q + s, c]"

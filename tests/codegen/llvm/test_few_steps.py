@@ -38,7 +38,7 @@ def test_taps_of_a_row_are_written_out_without_spills(name: str, padded: str, ta
 
 @pytest.mark.parametrize("taps", [2, 3, 4, 5])
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.some(5)
+@pytest.mark.few(4)
 def test_values(taps: int, stride: int) -> None:
     x, w = operands(24, 33, 40, taps)
     found = polyml.einsum(LAYER.format(x="x", q=f"{stride}*q"), threads=1).bind(w=w)(x)

@@ -83,7 +83,7 @@ def test_few_blocks_of_filters_are_shared_with_parts_of_the_rows(channels: int, 
     ("stride", [1, 2]),
     ("channels, height, width, filters", [(64, 23, 31, 40), (37, 40, 17, 64), (64, 30, 30, 16), (1, 9, 5, 3)]),
 )
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_results(kind: str, threads: int, stride: int, channels: int, height: int, width: int, filters: int) -> None:
     rng = np.random.default_rng(0)
     dtype = {"f32": np.float32, "f64": np.float64, "i32": np.int32}[kind]

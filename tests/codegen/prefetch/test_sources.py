@@ -87,9 +87,8 @@ def test_every_line_that_rows_are_packed_from_next_is_asked_for() -> None:
 def test_results_of_packed_rows(n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.integers(-9, 10, (k, n)).astype(float), rng.integers(-9, 10, (k, m)).astype(float)
-    for threads in (1, 2):
-        found = polyml.einsum(ROWS, threads=threads, target=SMALL)(guarded(x), guarded(y))
-        np.testing.assert_array_equal(found, x.T @ y)
+    found = polyml.einsum(ROWS, threads=1 + n % 2, target=SMALL)(guarded(x), guarded(y))
+    np.testing.assert_array_equal(found, x.T @ y)
 
 
 def test_two_sums_and_blocks_of_two_indices() -> None:

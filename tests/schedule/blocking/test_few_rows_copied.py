@@ -22,7 +22,7 @@ SIZES = {"a": 31, "b": 41, "c": 11, "d": 37, "e": 39}
         ("adb,cd->cba", {"a": 173, "b": 83, "d": 67}),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(spec: str, other: dict[str, int], dtype: str) -> None:
     text, x, y = product(spec, dtype, SIZES | other)
     expected = np.einsum(spec, x.astype(float), y.astype(float), optimize=True)

@@ -91,7 +91,7 @@ def f(x: f32["K"], g: {t}["K M"], u: {t}["K M"], d: {t}["M L"]):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_several_products_are_apart(dtype: str, threads: int) -> None:
     """Each matrix comes from memory in its own order: gates of one token."""
     number = {"f32": np.float32, "i8": np.int8}[dtype]
@@ -150,7 +150,7 @@ def test_what_would_come_to_l1_again_is_packed(rows: int, columns: int, target: 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(12, 64, 1024), (7, 131, 2048), (15, 33, 3072)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_that_meet_in_l1(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
     number = {"f32": np.float32, "f64": np.float64}[dtype]
     x, w = whole(rows, depth, dtype=number), whole(depth, columns, dtype=number)

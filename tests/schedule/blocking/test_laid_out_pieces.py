@@ -58,7 +58,7 @@ def test_so_are_those_of_a_row_whose_neighbour_is_in_another_block() -> None:
     ("target", [Target("host", l1_bytes=16 << 10, l2_bytes=256 << 10), Target("host")]),
     ("threads", [1, 2]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_values(shape: tuple[int, int, int, int], dtype: str, few: int, target: Target, threads: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-3, 4, shape, np.int8).astype(dtype.replace("f", "float"))

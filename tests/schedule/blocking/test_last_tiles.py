@@ -54,7 +54,7 @@ def test_their_sums_have_no_rest() -> None:
     ("dtype", ["f32", "f64"]),
     ("threads", [1, 2]),
 )
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_values(dtype: str, tiles: int, rows: int, depth: int, threads: int) -> None:
     columns = (3 * tiles + 1) * HOST.lanes(4 if dtype == "f32" else 8)
     x, y = integers(rows, depth, dtype=dtype), integers(depth, columns, dtype=dtype)

@@ -55,7 +55,7 @@ def test_sums_side_by_side_leave_registers_for_their_terms(level: str, lanes: in
     ("whole, source", [(32, PRODUCT), (96, PRODUCT), (32, ALONG), (96, ALONG)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_any_number_of_columns(
     left: int, rows: int, depth: int, target: Target | None, whole: int, source: str, dtype: type, name: str
 ) -> None:
@@ -74,7 +74,7 @@ def test_any_number_of_columns(
     ("y_first, threads", [("K M", 1), ("M K", 1), ("K M", 2), ("M K", 2)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_rows_that_are_contiguous(
     columns: int, rows: int, depth: int, target: Target | None, y_first: str, threads: int, dtype: type, name: str
 ) -> None:

@@ -38,14 +38,13 @@ def small(l2: int = 256 << 10) -> Target:
 def test_rows_pass_by_panels_that_half_of_l1_holds(layout: str, dtype: str) -> None:
     """Rows of 1024 elements lie pages apart, and columns of x are not contiguous along the sum: both are packed. Edges of rows and of the sum are there."""
     target = small()
-    for threads in (1, 2):
-        for less in (0, 3):
-            sizes = {**SIZES, "k": SIZES["k"] - (less if layout.startswith("t") else 0)}
-            x, y, exact = integers(layout, dtype, sizes)
-            f = product(layout, dtype, target, threads=threads, verify=True)
-            assert "rows along each panel" in str(f.explain(x, y))
-            if target.runs_here:
-                np.testing.assert_array_equal(f(x, y), exact)
+    for threads, less in ((1, 0), (2, 3)):
+        sizes = {**SIZES, "k": SIZES["k"] - (less if layout.startswith("t") else 0)}
+        x, y, exact = integers(layout, dtype, sizes)
+        f = product(layout, dtype, target, threads=threads, verify=True)
+        assert "rows along each panel" in str(f.explain(x, y))
+        if target.runs_here:
+            np.testing.assert_array_equal(f(x, y), exact)
 
 
 def test_the_loop_over_rows_is_inside_of_that_over_panels() -> None:

@@ -150,7 +150,7 @@ def test_what_is_left_beside_strips_is_shared_with_them() -> None:
     ("threads", [2, 3, 8]),
     ("rows, columns, terms", [(70, 200, 130), (33, 129, 257), (260, 100, 64)]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(form: str, threads: int, rows: int, columns: int, terms: int) -> None:
     rng = np.random.default_rng(0)
     shapes = (

@@ -59,7 +59,7 @@ def test_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, dtype: str, threa
 
 @pytest.mark.parametrize("n", [16, 41])
 @pytest.mark.parametrize("k", [300, 2049])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_that_are_neighbours(n: int, k: int) -> None:
     """The first operand transposed: a tile's elements are side by side in each row."""
     x, y = integers(k, n), integers(k, 301, seed=1)
@@ -308,7 +308,7 @@ def test_tiles_write_row_by_row() -> None:
         ("x86-64-v4", (16, 2048, 2048), True),
     ],
 )
-@pytest.mark.few(8)
+@pytest.mark.few(6)
 def test_narrow_strips_whose_rows_meet_are_blocks(name: str, shape: tuple[int, int, int], strips: bool) -> None:
     """A tile of 16 registers takes a line from each page, and L2 has no room for them, nor for those of the result, or many tiles take a part of the sum's from L2 one after the other: not of rows that lie elsewhere in their pages, of many tiles over the whole sum, whose strips are packed, or of three lines."""
     n, k, m = shape

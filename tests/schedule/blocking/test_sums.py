@@ -127,7 +127,7 @@ def test_panels_that_l2_does_not_deliver_in_time(
     ("images", [0, 1, 3]),
     ("bound", [True, False]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_sums_of_some_rows_at_a_time(
     channels: int, filters: int, high: int, wide: int, dtype: str, images: int, threads: int, *, bound: bool
 ) -> None:

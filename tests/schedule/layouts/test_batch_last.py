@@ -102,7 +102,7 @@ def test_against_the_interpreter(dtype: str) -> None:
         text = text.format(dtype)
         m, g = rng.integers(-2, 3, (6, 50, 6)).astype(kind), rng.integers(-2, 3, 6).astype(kind)
         views = (m, m[:, ::-1, :], m.transpose(0, 1, 2)[..., ::-1])
-        for view in views if dtype == "f32" else views[1:2]:
+        for view in views[::2] if dtype == "f32" else views[1:2]:
             given: list[Any] = [view.copy(order="K"), g, kind.type(2)]
             if "t: int" in text:
                 given = [np.ascontiguousarray(view.transpose(1, 0, 2)), 3]

@@ -135,7 +135,7 @@ def test_sums_in_order_stay_in_order() -> None:
 
 
 @pairwise(("rows", [1, 7, 8, 9, 10, 11, 12, 101]), ("columns", [1, 3, 8, 24, 33, 64]), ("source", [SOFTMAX, LARGEST]))
-@pytest.mark.some(8)
+@pytest.mark.few(6)
 def test_any_number_of_rows(rows: int, columns: int, source: str) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, columns))
     found = polyml.einsum(source)(x)

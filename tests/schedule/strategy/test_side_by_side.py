@@ -60,7 +60,7 @@ def f(x: {0}["M K"], w: {0}["N K"]):
 
 @pytest.mark.parametrize(("dtype", "rows"), [("f32", 8), ("f64", 4)])
 @pytest.mark.parametrize(("length", "meet"), [(1024, True), (1000, False), (2048, True), (1032, False)])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_rows_that_meet_in_l1_are_read_whole(dtype: str, rows: int, length: int, meet: bool) -> None:
     """Of a vector of rows times a transposed matrix: with lanes along these rows a tile would read an element of each of 13 rows of the matrix, a page apart, and L1 has eight ways."""
     text, number = TRANSPOSED.format(dtype), {"f32": np.float32, "f64": np.float64}[dtype]

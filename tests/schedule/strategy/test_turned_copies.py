@@ -38,7 +38,7 @@ def test_few_rows_need_no_tile() -> None:
     ("dynamic", [False, True]),
     ("dtype", ["float32", "int16"]),
 )
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool, dtype: str) -> None:
     x = (100 * np.random.default_rng(0).random(shape, "float32")).astype(dtype)
     f = polyml.einsum(TWO.replace("i16", "i16" if dtype == "int16" else "f32"), threads=threads, dynamic=dynamic)

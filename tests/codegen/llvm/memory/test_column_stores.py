@@ -37,7 +37,7 @@ def operands(layout: str, dtype: str, n: int, m: int, k: int) -> tuple[np.ndarra
     ("layout", LAYOUTS),
     ("dtype", TYPES),
 )
-@pytest.mark.some(12)
+@pytest.mark.few(8)
 def test_blocks_of_columns(m: int, n: int, layout: str, dtype: str) -> None:
     """Columns in powers of two, in blocks that overlap, one alone; rows that are whole vectors, and some that are left."""
     function = polyml.einsum(source(layout, dtype), threads=1, verify=True)

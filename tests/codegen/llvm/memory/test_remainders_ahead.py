@@ -62,7 +62,7 @@ def test_patterns(pattern: str, dynamic: bool) -> None:
     text = f'def f(x: f32["H W"]):\n    y: f32["H W-2"]\n    y[h, w] = {pattern}\n    return y\n'
     compiled = polyml.einsum(text, dynamic=dynamic, verify=True)
     rng = np.random.default_rng(0)
-    for shape in ((5, 77), (3, 3), (1, 36), (4, 130)):
+    for shape in ((5, 77), (3, 3), (1, 36), (2, 130)):
         assert verify(compiled, rng.standard_normal(shape, dtype=np.float32)), shape
 
 

@@ -56,7 +56,7 @@ def test_products_with_nan_and_infinities(op: str, dynamic: bool) -> None:
     sums = pm.einsum(BEST_PATHS.format(op=op, dtype="f64"), target=SMALL, threads=1, dynamic=dynamic)
     gaps = pm.einsum(GAPS.format(op=op), target=SMALL, threads=1, dynamic=dynamic)
     rng = np.random.default_rng(3)
-    for n, k, m in ((33, 50, 200), (40, 19, 97), (64, 1, 130)):
+    for n, k, m in ((33, 50, 200), (40, 19, 97), (64, 1, 130))[:: 1 if dynamic else 2]:
         for name, spoil in SPOILERS.items():
             for which in ((0,), (1,), (0, 1)):
                 a, b = rng.standard_normal((n, k)), rng.standard_normal((k, m))

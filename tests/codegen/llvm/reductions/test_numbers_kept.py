@@ -104,7 +104,7 @@ def test_nothing_to_keep(text: str, arguments: tuple[np.ndarray, ...]) -> None:
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("op", "dtype"), [("max", "f64"), ("min", "f64"), ("max", "f32")])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_nan_and_infinities(op: str, dtype: str, threads: int) -> None:
     """They are there from the beginning, where they are read or not, or come along in the middle."""
     best = {"max": np.maximum, "min": np.minimum}[op]

@@ -42,7 +42,7 @@ def in_order(x: np.ndarray, g: np.ndarray, step: str) -> np.ndarray:
         ("1e9 * y[n, k - 1] * 1e-9 + x[n, k]", "p + x", True),
     ],
 )
-@pytest.mark.some(8)
+@pytest.mark.few(5)
 def test_rows(threads: int, shape: tuple[int, int], step: str, reference: str, scanned: bool) -> None:
     rng = np.random.default_rng(0)
     x, g = rng.standard_normal(shape, np.float32), rng.random(shape, np.float32)

@@ -141,7 +141,7 @@ def transposing(program: Function) -> list[For]:
 
 @pytest.mark.parametrize("vector_bytes", [16, 32])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases((19, 83), (21, 75)))
-@pytest.mark.some(52)
+@pytest.mark.few(28)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     after = transpose_rows(vectorize(program, vector_bytes=vector_bytes)[0], l1_bytes=2048)
     agree(program, after, sizes, name)

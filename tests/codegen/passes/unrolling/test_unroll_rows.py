@@ -105,7 +105,7 @@ def sums(x: {t}["N C"], w: f32["C"]):
 def test_sums_of_short_rows(name: str) -> None:
     rng = np.random.default_rng(2)
     for channels in (2, 5, 6, 7, 8, 9) if name == "u8" else (2, 7, 8):
-        x, w = rng.integers(0, 200, (67, channels)).astype(TYPES[name]), rng.random(channels, np.float32)
+        x, w = rng.integers(0, 200, (37, channels)).astype(TYPES[name]), rng.random(channels, np.float32)
         assert verify(pm.einsum(SUMS.format(t=name), threads=1), x, w)
 
 

@@ -28,7 +28,7 @@ def _reference(x: np.ndarray, steps: int, back: int, start: int) -> np.ndarray:
 def test_values(dtype: str, back: int) -> None:
     text = RING.replace("T", dtype).replace("B", str(back)).replace("C", "5")
     program = polyml.einsum(text, threads=1, dynamic=False)
-    for width in (1, 2, 7, 16, 33, 50, 104, 131):
+    for width in (1, 7, 33, 104) if dtype == "f32" else (2, 16, 50, 131):
         x = np.random.default_rng(width).random((3, width)).astype({"f32": np.float32, "f64": np.float64}[dtype])
         want = _reference(x.astype(np.float64), 2, back, 5)
         np.testing.assert_allclose(program(x, 2), want, rtol=1e-4 if dtype == "f32" else 1e-12, atol=1e-5)

@@ -72,7 +72,7 @@ def test_a_strip_has_its_own_room(rows: int, columns: int, *, alone: bool) -> No
 @pytest.mark.skipif(not SHORT.runs_here, reason="this machine has no AVX2")
 @pytest.mark.parametrize("shape", [(4200, 131), (4096, 216), (5000, 102)])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results_of_strips_from_far(shape: tuple[int, int], threads: int) -> None:
     x = np.random.default_rng(2).standard_normal(shape)
     program = pm.einsum(SWEEPS, target=SHORT, threads=threads, verify=True)

@@ -92,7 +92,7 @@ def arguments(source: str, rows: int, columns: int) -> tuple[list[Array], Array,
     ("options", [{"threads": 1}, {"threads": 2}, {"threads": 2, "dynamic": True}]),
     ("source", [SUMS, GATED, STATE, BATCHES, BACKWARDS]),
 )
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 def test_results(size: tuple[int, int], options: dict[str, object], source: str) -> None:
     given, x, g = arguments(source, *size)
     found = polyml.einsum(source, target=SMALL, **options)(*given)  # type: ignore[arg-type]

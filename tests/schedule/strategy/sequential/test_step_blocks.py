@@ -39,7 +39,7 @@ UPSIDE = STEPS.replace("* A[i, j]\n", "* A[M - 1 - i, j]\n", 1)
 
 
 @pytest.mark.parametrize("shape", [(24, 160), (23, 141), (11, 300)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_sums_one_step_ahead(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     a, w = rng.standard_normal(shape) / 8, rng.random(shape[1]) / 4
