@@ -36,7 +36,7 @@ def constants_of(function: polyml.Einsum) -> list[str]:
 # Elements are small integers: every sum is exact, in any order.
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_constant_operands_are_packed_once(dtype: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = module._aligned
 

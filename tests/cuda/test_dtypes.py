@@ -30,13 +30,12 @@ NAMES = (
 @needs_gxx
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_programs_are_those_of_the_cpu() -> None:
+    """Of two types of a kind each has every second program."""
     cases = []
     for k, dtype in enumerate((*HALVES, *COMPLEX)):
         bodies = HALF_PROGRAMS if dtype in HALVES else COMPLEX_PROGRAMS
         given = arguments(DTYPES[dtype], "contiguous", (9, 4, 17))
-        cases += [
-            (source(n, bodies[n], DTYPES[dtype]), given, DTYPES[dtype]) for n in NAMES[:: 1 + k % 2] if n in bodies
-        ]
+        cases += [(source(n, bodies[n], DTYPES[dtype]), given, DTYPES[dtype]) for n in NAMES[k % 2 :: 2] if n in bodies]
     batch = compile_batch([(text, [copy_with_layout(a) for a in given]) for text, given, _ in cases])
     for (text, given, dtype), kernel in zip(cases, batch.kernels, strict=True):
         mine, own = ([copy_with_layout(a) for a in given] for _ in range(2))

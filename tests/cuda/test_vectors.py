@@ -31,16 +31,18 @@ def values(dtype: str, *shape: int) -> np.ndarray:
 @needs_gxx
 def test_results_in_every_order() -> None:
     cases = []
-    for name, dtype in (("f32", "f4"), ("f64", "f8"), ("i16", "i2"), ("f16", "f2"), ("i64", "i8"), ("c64", "c8")):
-        for shape in ((40, 128), (33, 132), (40, 129)):
+    types = (("f32", "f4"), ("f64", "f8"), ("i16", "i2"), ("f16", "f2"), ("i64", "i8"), ("c64", "c8"))
+    for k, (name, dtype) in enumerate(types):  # each with two shapes of three
+        for shape in ((40, 128), (33, 132), (40, 129), (40, 128))[k % 3 :][:2]:
             cases.append((SCALE.format(name), [values(dtype, *shape), values(dtype, shape[1])], lambda x, b: x * 2 + b))
     row = values("f4", 3, 2000)
     cases.append((SHIFT, [values("f4", 5000), values("f4", 5001)], lambda z, x: x[1:] - z))
     cases.append((CHOICE, [values("f4", 40, 128)], lambda x: np.concatenate([x[:, :4], x[:, :-4]], 1)))
     cases.append((SOFTMAX, [row], lambda x: np.exp(x - x.max(1, keepdims=True)) / np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)))  # fmt: skip
     cases.append((IN_PLACE, [values("f4", 40, 128)], lambda x: x + 1))
-    for name, dtype in (("f32", "f4"), ("f64", "f8"), ("i32", "i4"), ("f16", "f2"), ("i64", "i8"), ("u32", "u4")):
-        for columns in (1028, 2048, 1030):
+    types = (("f32", "f4"), ("f64", "f8"), ("i32", "i4"), ("f16", "f2"), ("i64", "i8"), ("u32", "u4"))
+    for k, (name, dtype) in enumerate(types):
+        for columns in (1028, 2048, 1030, 1028)[k % 3 :][:2]:
             given = [np.abs(values(dtype, n, columns)) // 2 for n in (2, 1)]
             cases.append(
                 (

@@ -27,13 +27,16 @@ def error_of(name: str, size: str, **options: object) -> float:
 
 
 MAIN = "ilp"
-"""The scheduler that is not asked for: at both sizes in every run, the others at the larger one, where loops have whole tiles and parts of tiles."""
+"""The scheduler that is not asked for: at the larger size, where loops have whole tiles and parts of tiles, for all kernels in every run, at the smaller one for every second. Storage and order are proved
+once for each."""
 
 
 @pytest.mark.parametrize(
     "scheduler", [s if s == MAIN else pytest.param(s, marks=pytest.mark.slow) for s in get_args(Scheduler)]
 )
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", [name if k % 2 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(KERNELS)]
+)
 def test_mini(name: str, scheduler: str) -> None:
     assert error_of(name, "MINI", scheduler=scheduler, verify=True) < ERROR
 
@@ -42,7 +45,10 @@ def test_mini(name: str, scheduler: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.some(30)
 def test_small(name: str, scheduler: str) -> None:
-    assert error_of(name, "SMALL", scheduler=scheduler, verify=scheduler != MAIN) < ERROR
+    assert (
+        error_of(name, "SMALL", scheduler=scheduler, verify=scheduler != MAIN or [*KERNELS].index(name) % 2 == 0)
+        < ERROR
+    )
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -15,7 +15,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <vector>
 
 #if !defined(__x86_64__)
@@ -98,7 +97,8 @@ static const size_t stack_bytes = 128 * 1024;
 static const int max_threads = 1024;
 EMU_HIDDEN Fiber fibers[max_threads];
 EMU_HIDDEN int count, current;
-static const std::function<void()>* body;
+static void (*runner)(const void*);  // runs what `body` points at
+static const void* body;
 static bool late;  // asynchronous copies land when they are waited for
 static sigjmp_buf escape;
 EMU_HIDDEN volatile int fault;
@@ -138,7 +138,7 @@ static inline void to_fiber(Fiber& f) { swapcontext(&main_context, &f.context); 
 #endif
 
 static void start() {
-  (*body)();
+  runner(body);
   fibers[current].state = done;
   to_main(fibers[current]);
   abort();
@@ -221,14 +221,14 @@ static void on_signal(int) {
   siglongjmp(escape, 1);
 }
 
-// Runs the grid. order: 0 ascending, 1 descending, others: permuted warps and blocks.
-static int launch(const std::function<void()>& kernel, const unsigned* dims, unsigned order) {
+static int launch_by(void (*by)(const void*), const void* kernel, const unsigned* dims, unsigned order) {
   static char signal_stack[64 * 1024];
   gridDim = {dims[0], dims[1], dims[2]};
   blockDim = {dims[3], dims[4], dims[5]};
   count = dims[3] * dims[4] * dims[5];
   if (count > max_threads) return deadlock;
-  body = &kernel;
+  runner = by;
+  body = kernel;
   late = order >> 1 & 1;
   stack_t own = {}, before;
   own.ss_sp = signal_stack;
@@ -263,6 +263,12 @@ static int launch(const std::function<void()>& kernel, const unsigned* dims, uns
   sigaction(SIGILL, &old_ill, nullptr);
   sigaltstack(&before, nullptr);
   return result;
+}
+
+// Runs the grid. order: 0 ascending, 1 descending, others: permuted warps and blocks. (<functional> would take longer to read than a small kernel to compile.)
+template <typename F>
+static int launch(const F& kernel, const unsigned* dims, unsigned order) {
+  return launch_by([](const void* f) { (*(const F*)f)(); }, &kernel, dims, order);
 }
 
 // A value of another lane. All lanes of the warp meet twice: when all have shown theirs, and when all have looked.

@@ -101,7 +101,7 @@ def test_blocks_that_are_not_whole_stay(k: int, e: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 @pytest.mark.parametrize("both", [False, True])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_what_follows_has_blocks_of_its_own(size: int, both: bool) -> None:
     """A number for other blocks than those of the sum, or for two kinds of blocks."""
     x, w, u = numbers("f32", 4, 9, 9), numbers("f32", 16, 2, 3, 3), numbers("f32", 16)

@@ -71,7 +71,7 @@ def test_lanes_run_along_the_rows_of_the_result(s: int) -> None:
 
 
 @pairwise(("t", ["f32", "f64", "i16"]), ("s", [2, 3, 4]), ("k", [0, 1, 2, 3]))
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_repeated_elements_from_any_place(t: str, s: int, k: int) -> None:
     x = numbers(t, 4, 71)
     expected = x.repeat(s, 1)[:, k:]

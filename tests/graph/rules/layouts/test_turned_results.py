@@ -35,9 +35,7 @@ def arguments(left: str, right: str, sizes: dict[str, int], dtype: str) -> list[
 
 
 def exact(left: str, right: str, out: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.einsum(
-        f"{left},{right}->{out}".replace(" ", "").lower(), x.astype(float), y.astype(float), optimize=True
-    )
+    return np.einsum(f"{left},{right}->{out}".replace(" ", "").lower(), x.astype(float), y.astype(float), optimize=True)
 
 
 CASES = [

@@ -64,7 +64,7 @@ SIZES = {"A": 35, "B": 49, "C": 2, "K": 77, "L": 3}
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("types", TYPES)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_sums(name: str, types: tuple[str, str]) -> None:
     given = arguments(name, types, SIZES)
     np.testing.assert_array_equal(program(name, types, verify=name == "matrices")(*given), wide(name, *given))

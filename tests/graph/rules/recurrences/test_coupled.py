@@ -121,7 +121,7 @@ def test_first_iterations() -> None:
         (AFFINE_GAPS, "            E[i, j] =", "            F[i, j-1] = F[i, j-1] + 1\n            E[i, j] ="),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_not_decoupled(source: str, old: str, new: str) -> None:
     """What is none, or would see other elements."""
     assert old in source

@@ -87,7 +87,7 @@ def test_precise_sums_stay() -> None:
 
 
 @pytest.mark.parametrize("name", TIMES)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_numbers_that_do_not_fade_are_summed_up(name: str) -> None:
     """Times that go back, infinite ones, and none: what is beyond a recurrence is what the sum says."""
     fading, written = program(TIMES[name], dynamic=False), program(TIMES[name], precise=True, dynamic=False)

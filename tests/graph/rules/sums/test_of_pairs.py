@@ -64,7 +64,7 @@ NOT_OF_PAIRS = [pytest.param(name, dynamic, marks=pytest.mark.slow) for name in 
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [*in_turn([*SUMS, *EXTREMA], (False, True)), *NOT_OF_PAIRS])
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     body = (SUMS | EXTREMA | OTHERS)[name]
     made = program(body, dynamic=dynamic, verify=not dynamic)

@@ -49,7 +49,7 @@ NOT_GROWING = [pytest.param(name, dynamic, marks=pytest.mark.slow) for name in O
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [*in_turn(GROWING, (False, True)), *NOT_GROWING])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_the_same_places(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_the_same_places(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("body", GROWING.values(), ids=GROWING)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_no_numbers_infinities_and_ties(body: str) -> None:
     running, one_by_one = program(body, dynamic=False), program(body, dynamic=False, scheduler="written")
     x = np.random.default_rng(1).integers(-2, 3, (10, 40)).astype("f8")

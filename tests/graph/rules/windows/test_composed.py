@@ -91,6 +91,7 @@ def test_the_same_numbers(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows", "largest, with edges", "a small box"])
+@pytest.mark.few(2)
 def test_against_the_interpreter(name: str) -> None:
     for shape in ((9, 33), (6, 20)):
         assert verify(program(COMPOSED[name], dynamic=False), numbers(shape))

@@ -159,7 +159,7 @@ def test_what_stays() -> None:
         (8, 3, 2, 1, 128, True),
     ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_short_sums_of_long_rows_stay(
     channels: int, kernel: int, stride: int, padding: int, size: int, along: bool
 ) -> None:
@@ -188,7 +188,7 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("size", "stride"), [(7, 1), (14, 2), (15, 2), (28, 3), (70, 2)])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -> None:
     """Padded rows are copied with their edges, short ones some channels at a time, and those with gaps in phases; or they are read under masks."""
     program = (
@@ -241,6 +241,7 @@ def test_rows_of_several_images_are_no_longer_than_one(images: int, size: int, l
     ("name", "size", "stride", "copied"),
     [("x86-64-v3", 32, 1, True), ("x86-64-v3", 45, 1, True), ("x86-64-v4", 96, 1, False)],
 )
+@pytest.mark.few(2)
 def test_edges_that_need_masks_are_copied(name: str, size: int, stride: int, copied: bool) -> None:
     """Where masks are vectors, sums at both ends of a row cost more than an image with zeros around it, which many filters read."""
     x, w = numbers(3, size, size), numbers(24, 3, 3, 3, seed=1)
@@ -331,7 +332,7 @@ def test_register_tiles_stay_in_registers(name: str) -> None:
 
 @pytest.mark.parametrize("size", [7, 13, 29])
 @pytest.mark.parametrize(("channels", "filters", "kernel", "stride"), [(33, 50, 1, 1), (17, 50, 1, 3), (1, 41, 5, 1)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_indices_of_a_single_value_cost_nothing(
     size: int, channels: int, filters: int, kernel: int, stride: int
 ) -> None:
@@ -368,6 +369,7 @@ def test_ragged_windows_of_few_filters_get_padding(
 
 
 @pytest.mark.parametrize(("size", "channels", "regions"), [(7, 40, 3), (14, 33, 3), (40, 24, 2)])
+@pytest.mark.few(2)
 def test_filters_gradients_are_moved_as_a_whole(size: int, channels: int, regions: int) -> None:
     """Rows of three places of a filter are no blocks; where sums are long, whoever moves them costs nothing beside them."""
     program = """
@@ -387,6 +389,7 @@ def gradient(x: f32["C H W"], d: f32["F H W"]):
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(7, 2), (7, 1), (5, 2)])
+@pytest.mark.few(2)
 def test_lanes_stay_away_from_taps(kernel: int, stride: int) -> None:
     """Adding up a vector's lanes takes longer than the few vectors of a window's rows."""
     program = (
@@ -436,7 +439,7 @@ def groups(x: f32["G C H W"], w: f32["G O C R S"]):
     ["i//2, j + r, c", "i, j//2 + r, c", "(i + 5) % 8, j + r, c", "i - i % 4, j + r, c"],
 )
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_quotients_are_no_windows(place: str, padded: bool) -> None:
     """What they reach does not follow from how far the indices run: repeated pixels read nothing beside a copy."""
     source = "pad(x, ((0, 0), (1, 1), (0, 0)))" if padded else "x"

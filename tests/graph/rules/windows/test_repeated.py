@@ -84,6 +84,7 @@ def test_strides_of_callers() -> None:
 
 
 @pytest.mark.parametrize("r", [2, 3, 4])
+@pytest.mark.few(2)
 def test_windows_that_run_backwards(r: int) -> None:
     x, w = numbers(6, 21), numbers(r, 6, 10)
     assert is_spread(BACKWARDS, x, w)
@@ -108,6 +109,7 @@ def test_filters_without_channels(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("t", ["f32", "f16", "i32", "c64"])
+@pytest.mark.few(3)
 def test_types(t: str) -> None:
     x, w = (numbers(*shape).astype(polyml.dtypes.DTYPES[t].numpy) for shape in ((12, 6, 7), (9, 12, 3, 3)))
     source = PADDED.format(t=t, d=2, a=1, b=1)

@@ -104,6 +104,7 @@ def test_small_windows_stay_in_place_under_masks() -> None:
 
 @pytest.mark.parametrize("high", [41, 42])
 @pytest.mark.parametrize("steps", [(1, 1), (2, 2)])
+@pytest.mark.few(2)
 def test_what_is_no_number_stays_in_its_windows(steps: tuple[int, int], high: int) -> None:
     x, w = np.ones((24, high, 43), np.float32), np.ones((24, 3, 3), np.float32)
     x[::2, 0, 0], x[1::2, high - 1, 42], x[5, 20, 20] = np.nan, np.inf, np.nan
