@@ -41,7 +41,7 @@ def _kept_inside(place: str, extent: str) -> st.SearchStrategy[str]:
     shape=st.sampled_from([(1, 1), (2, 5), (7, 3), (3, 18)]),
     dynamic=st.booleans(),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_windows_at_borders(row: str, column: str, body: str, shape: tuple[int, int], dynamic: bool) -> None:
     text = f"""
 def f(x: f64["N M"], w: f64["5 4"]):

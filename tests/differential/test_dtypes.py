@@ -296,7 +296,7 @@ def f(x: {dtype}["N"], y: {dtype}["N"]):
 
 
 @given(programs_in_other_types())
-@settings(max_examples=8, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_random_programs(case: Case) -> None:
     check_other_types(case)

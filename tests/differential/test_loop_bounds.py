@@ -61,7 +61,7 @@ _BOUNDS = st.sampled_from(["0", "1", "i", "i - 3", "N // 2", "N - 2", "2 * i - 4
     count=st.integers(1, 12),
 )
 @example(low=["i"], high=["0"], step=1, count=2)  # none at all
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_the_loop_takes_the_steps_of_pythons_range(low: list[str], high: list[str], step: int, count: int) -> None:
     first = ", ".join(low) if step == 1 else low[0]  # other steps begin at one place
     start = f"max({first})" if "," in first else first

@@ -143,7 +143,7 @@ def test_bounds_by_cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_random_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(0, 12, monkeypatch)
+    check(0, 9, monkeypatch)
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_too_many_instances_are_counted_before_the_first() -> None:
         verify("ij,jk->ik", x, x, most=8 * 10**9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(programs())
 def test_random_programs(case: Case) -> None:
     report = verify(case.text, *case.fresh_arguments())

@@ -82,7 +82,7 @@ def f(x: f32["K L"], w: f32["L"]):
 
 
 @given(programs())
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(case: Case) -> None:
     expected_arguments, arguments = case.fresh_arguments(), case.fresh_arguments()
     expected = interpret(parse(Source(case.text)), *expected_arguments, wide=True)

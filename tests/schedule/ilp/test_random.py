@@ -13,7 +13,7 @@ from polyml.testing import assert_close
 from polyml.testing.cases import Case
 from polyml.testing.strategies import programs
 
-quick = settings(max_examples=7, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=5, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 long = settings(quick, max_examples=300)
 
 WAYS: dict[str, dict[str, object]] = {

@@ -353,7 +353,7 @@ THEN = {
 }
 
 
-@settings(deadline=None, max_examples=3)
+@settings(deadline=None, max_examples=2)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(list(MENU)), st.sampled_from(list(THEN))), min_size=1, max_size=4),
     rows=st.integers(40, 120) | st.integers(256, 300),

@@ -11,8 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import polyml as pm
+from polyml.compiler.loops import LoweredRegion
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
+from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.sequential import time_tiles
 from polyml.source import Source
 from polyml.testing import assert_close
@@ -243,11 +245,34 @@ def test_only_short_dependences_are_tiled(text: str, arguments: Arguments) -> No
     assert "time tiles" not in lowered.explain()
 
 
+class _Made(Exception):
+    """With a schedule."""
+
+
+def _stop(region: object, scop: object, dependences: object, scheduled: Schedule, *_: object) -> LoweredRegion:
+    raise _Made(scheduled)
+
+
+def schedule_of(program: pm.Einsum, *arguments: object) -> Schedule:
+    """The schedule of the first region, of which no loops are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyml.compiler.region.in_versions", _stop)
+        with pytest.raises(_Made) as made:
+            program.lower(*arguments)
+    (scheduled,) = made.value.args
+    assert isinstance(scheduled, Schedule)
+    return scheduled
+
+
+def tiles_of(program: pm.Einsum, *arguments: object) -> str:
+    """What is said of tiles."""
+    return "; ".join(n.text for n in schedule_of(program, *arguments).notes if "time tiles" in n.text)
+
+
 def sizes_of(text: str, *arguments: object, **fields: int) -> str:
-    """What explain() says of tiles, for a target with these fields."""
+    """The same, for a target with these fields."""
     named = {"l1_bytes": 48 * 1024, "l2_bytes": 2048 * 1024, **fields}
-    lowered = pm.einsum(text, target=pm.Target("x86-64-v4", **named), threads=1).lower(*arguments)
-    return "; ".join(n.text for region in lowered.stages.regions for n in region.notes if "time tiles" in n.text)
+    return tiles_of(pm.einsum(text, target=pm.Target("x86-64-v4", **named), threads=1), *arguments)
 
 
 def test_sizes_follow_from_the_caches() -> None:
@@ -299,8 +324,8 @@ def test_threads_get_as_many_steps_each() -> None:
             text = text.replace("T: int, ", "").replace("range(T)", f"range({count})")
         target = pm.Target("x86-64-v4", l1_bytes=32 * 1024, l2_bytes=1024 * 1024)
         arguments = unread(1300, 1300) if known else [count, *unread(1300, 1300)]
-        explained = pm.einsum(text, target=target, threads=threads).lower(*arguments).explain()
-        return re.findall(r"time tiles: t by (\d+)", explained)[0]
+        said = tiles_of(pm.einsum(text, target=target, threads=threads), *arguments)
+        return re.findall(r"time tiles: t by (\d+)", said)[0]
 
     assert steps(1, 20) == steps(1, 500) == "24"  # other calls may have more
     assert (steps(2, 500), steps(2, 5)) == ("23", "8")
@@ -312,7 +337,7 @@ def test_rows_that_share_elements_run_side_by_side() -> None:
 
     def jams(target: pm.Target, size: int) -> tuple[int, int]:
         program = pm.einsum(JACOBI_2D.replace("f32", "f64"), target=target, threads=1)
-        tree = program.lower(100, *unread(size, size)).text("schedule")
+        tree = str(schedule_of(program, 100, *unread(size, size)).tree)
         return tree.count("jam:4"), tree.count("jam:2")
 
     few = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=16)
@@ -344,7 +369,7 @@ def f(T: int, a: f64["N M"], b: f64["N M"]):
     return a
 """
         program = pm.einsum(text, target=target, threads=1, precise=precise)
-        tree = program.lower(100, *unread(1300, 1300)).text("schedule")
+        tree = str(schedule_of(program, 100, *unread(1300, 1300)).tree)
         return tree.count("jam:4"), tree.count("jam:2")
 
     assert jams(weighed=False) == (2, 0)
@@ -365,8 +390,8 @@ def f(a: f64["N M"], b: f64["N M"]):
 
     def jammed(rows: int, columns: int, registers: int = 32) -> list[str]:
         target = pm.Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2048 * 1024, vector_registers=registers)
-        notes = str(pm.einsum(text, target=target, threads=1).lower(*grids(rows, columns)).explain())
-        return re.findall(r"tiling: (S_\w).*: jam i by 4; lanes along j", notes)
+        notes = schedule_of(pm.einsum(text, target=target, threads=1), *grids(rows, columns)).notes
+        return [n.subject[:3] for n in notes if "jam i by 4; lanes along j" in n.text]
 
     assert jammed(1000, 1200) == ["S_a", "S_b"]
     assert jammed(1000, 1200, 12) == [], "four rows need more registers"
