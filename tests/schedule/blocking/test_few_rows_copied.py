@@ -8,6 +8,7 @@ import pytest
 import polyml
 from polyml.target import Target
 from tests.schedule.blocking.test_results_in_pieces import HOST, TARGET, product
+from tests.schedule.seen import notes_of
 
 SIZES = {"a": 31, "b": 41, "c": 11, "d": 37, "e": 39}
 
@@ -46,7 +47,7 @@ def test_results(spec: str, other: dict[str, int], dtype: str) -> None:
 )
 def test_who_is_copied(spec: str, other: dict[str, int], packed: bool) -> None:
     text, x, y = product(spec, "f32", SIZES | other)
-    explained = str(polyml.einsum(text, target=TARGET, threads=1).explain(x, y))
+    explained = notes_of(polyml.einsum(text, target=TARGET, threads=1), x, y)
     assert ("x packed in panels" in explained) == packed
 
 
@@ -55,5 +56,5 @@ def test_the_result_is_laid_out(rows: int, l2: int, laid_out: bool) -> None:
     """The operand, of more than L2 holds, is read as it lies; where a few rows meet it, of more than four times as much."""
     text, x, y = product("aebd,ce->dcba", "f32", SIZES | {"c": rows})
     target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=l2)
-    explained = str(polyml.einsum(text, target=target, threads=1).explain(x, y))
+    explained = notes_of(polyml.einsum(text, target=target, threads=1), x, y)
     assert ("z_turned" in explained) == laid_out

@@ -11,6 +11,7 @@ import polyml
 from polyml.target import Target
 from tests.codegen.llvm.support import guarded
 from tests.pairs import pairwise
+from tests.schedule.seen import notes_of
 
 TARGET = Target("host", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=2)
 V4 = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
@@ -98,7 +99,7 @@ def test_strips_of_several_indices_with_what_follows() -> None:
 
 def test_rows_a_page_apart_are_packed() -> None:
     lies, apart = (
-        str(polyml.einsum(TEXT.format("f32"), target=V4, threads=1).explain(integers(64, 64), integers(64, m)))
+        notes_of(polyml.einsum(TEXT.format("f32"), target=V4, threads=1), integers(64, 64), integers(64, m))
         for m in (1024 + 16, 1024)
     )
     assert "where it lies" in lies
@@ -367,7 +368,7 @@ def test_narrow_strips_leave_room_for_rows_that_are_neighbours(dtype: str, n: in
 def test_narrow_strips_that_take_half_of_l1_wherever_they_begin_are_packed(k: int, n: int, how: str) -> None:
     x, y = integers(100, k), integers(k, n, seed=1)
     narrow = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
-    assert how in str(polyml.einsum(TEXT.format("f32"), target=narrow, threads=1).explain(x, y))
+    assert how in notes_of(polyml.einsum(TEXT.format("f32"), target=narrow, threads=1), x, y)
     function = polyml.einsum(TEXT.format("f32"), target=narrow, threads=1, verify=True)
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 

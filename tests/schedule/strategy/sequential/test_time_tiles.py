@@ -11,13 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 import polyml as pm
-from polyml.compiler.loops import LoweredRegion
 from polyml.einsum_frontend.interpreter.execute import interpret
 from polyml.einsum_frontend.parse import parse
-from polyml.schedule.schedule import Schedule
 from polyml.schedule.strategy.sequential import time_tiles
 from polyml.source import Source
 from polyml.testing import assert_close
+from tests.schedule.seen import schedule_of
 from tests.schedule.stencils import FIELD_STEP
 
 SMALL = pm.Target(l2_bytes=64)
@@ -243,25 +242,6 @@ def f(A: f64["N N"]):
 def test_only_short_dependences_are_tiled(text: str, arguments: Arguments) -> None:
     lowered = pm.einsum(text, target=pm.Target(l2_bytes=64), tile_sizes=(2, 8, 8), threads=1).lower(*arguments)
     assert "time tiles" not in lowered.explain()
-
-
-class _Made(Exception):
-    """With a schedule."""
-
-
-def _stop(region: object, scop: object, dependences: object, scheduled: Schedule, *_: object) -> LoweredRegion:
-    raise _Made(scheduled)
-
-
-def schedule_of(program: pm.Einsum, *arguments: object) -> Schedule:
-    """The schedule of the first region, of which no loops are made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyml.compiler.region.in_versions", _stop)
-        with pytest.raises(_Made) as made:
-            program.lower(*arguments)
-    (scheduled,) = made.value.args
-    assert isinstance(scheduled, Schedule)
-    return scheduled
 
 
 def tiles_of(program: pm.Einsum, *arguments: object) -> str:
