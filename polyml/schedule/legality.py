@@ -128,8 +128,10 @@ class _Walk:
 
     @staticmethod
     def _stages(node: isl.ScheduleNode) -> isl.ScheduleNode:
-        """The band right below a pipelined one."""
+        """The band right below a pipelined one, where arrays of one iteration may stand between them."""
         mark = node.child(0)
+        while kind_of(mark) == Kind.mark and mark_name(mark).startswith("allocate:"):
+            mark = mark.child(0)
         if kind_of(mark) != Kind.mark or mark_name(mark) != "stage" or kind_of(mark.child(0)) != Kind.band:
             raise IllegalScheduleError(
                 "a pipelined loop has no stages", hint="the loop right inside has the mark stage"

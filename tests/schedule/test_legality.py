@@ -163,6 +163,15 @@ def test_what_a_pipelined_loop_carries_goes_on_to_later_stages(by: str, inner: s
         _check(_pipelined(inner), program)
 
 
+def test_arrays_of_one_iteration_stand_between_a_pipelined_loop_and_its_stages() -> None:
+    tree = (
+        _pipelined("j").replace("child: { mark: 'stage'", "child: { mark: 'allocate:a', child: { mark: 'stage'") + " }"
+    )
+    _check(tree, programs.program(STEPS.replace("{by}", "")))
+    with pytest.raises(IllegalScheduleError, match="run at once in a pipelined loop"):
+        _check(tree, programs.program(STEPS.replace("{by}", " + 1")))
+
+
 def test_a_pipelined_loop_has_stages_and_no_reduction() -> None:
     with pytest.raises(IllegalScheduleError, match="a pipelined loop has no stages"):
         _check(_pipelined("j", "unroll:2"), programs.program(STEPS.replace("{by}", "")))

@@ -144,6 +144,14 @@ def f(T: int, q: f64["3 N"]):
             q[k, i] += 0.1 * p[i] * s[k, i]
     return q
 """
+SAVED_ROWS = """
+def f(T: int, u: f64["N"], v: f64["N"]):
+    for t in range(1, T):
+        if 3 <= i < N - 2:
+            u[i] += 0.3 * v[i - 1]
+            u[i] = 0.5 * u[i - 1]
+    return u
+"""
 
 STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     "jacobi-1d": (JACOBI_1D, lambda: (9, *grids(30)), (3, 7)),
@@ -157,13 +165,21 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
     "sixth order": (SIXTH_ORDER, lambda: (5, *grids(17, 23)), (2, 4, 9)),
     "heat-3d": (HEAT_3D, lambda: (5, *grids(7, 7, 7)), (2, 3, 2)),
     "handed on": (HANDED_ON, lambda: (6, *grids(12, 19, count=1)), (3, 4, 8)),
+    "saved rows": (SAVED_ROWS, lambda: (9, *grids(37)), (7, 3)),
     "components": (COMPONENTS, lambda: (7, *grids(3, 31, count=1)), (3, 2, 8)),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "threads"),
-    [*((name, 1) for name in STENCILS), ("jacobi-1d", 3), ("fdtd", 2), ("seidel", 8), ("heat-3d", 2)],
+    [
+        *((name, 1) for name in STENCILS),
+        ("jacobi-1d", 3),
+        ("saved rows", 2),
+        ("fdtd", 2),
+        ("seidel", 8),
+        ("heat-3d", 2),
+    ],
 )
 @pytest.mark.few(3)
 def test_tiles_change_nothing(name: str, threads: int) -> None:
