@@ -43,11 +43,11 @@ def _counted(equation: Equation, graph: Graph) -> Equation:
         return equation
     if equation.instances is not None or not (dtype.is_float or dtype.is_integer) or dtype.itemsize < 4:
         return equation
-    free = [index for index in equation.reduced if index not in variables_of(equation.body)]
     try:
         with operation_budget(_OPERATIONS, phase="terms counted"):
-            for index in free:
-                equation = _without(equation, index, graph)
+            for index in equation.reduced:
+                if index not in variables_of(equation.body):  # nor in the number of another one's values
+                    equation = _without(equation, index, graph)
     except BudgetExhausted:
         pass
     return equation

@@ -53,3 +53,9 @@ def test_elements_without_terms_and_other_ranges_stay(condition: str) -> None:
     found, without = counted(x, program(condition, "x[i, j]", "r"))
     assert not without
     assert np.array_equal(np.isinf(found), [[n > 0] * 3 for n in (0, 1, 2, 3)] if "<" in condition[:3] else np.isinf(x))
+
+
+def test_an_index_that_another_ones_number_depends_on_stays() -> None:
+    x = np.random.default_rng(0).random((5, 3))
+    found, _ = counted(x, program("0 <= r < H, 0 <= t < H, r <= t", "x[i, j]"))
+    np.testing.assert_allclose(found, 15 * x)
