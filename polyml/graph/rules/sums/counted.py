@@ -73,15 +73,12 @@ def _without(equation: Equation, index: str, graph: Graph) -> Equation:
 
 def _count(points: isl.Set, indices: Sequence[str], index: str) -> Expr | None:
     """How many values the index has, over the others; None where these are no one range with affine ends."""
-    points = points.coalesce()
-    if points.n_basic_set() != 1:
-        return None
-    (piece,) = points.remove_redundancies().get_basic_sets()
-    if piece.dim(isl.dim_type.div):
+    pieces = points.coalesce().remove_redundancies().get_basic_sets()
+    if len(pieces) != 1 or pieces[0].dim(isl.dim_type.div):
         return None
     first: list[Affine] = []
     last: list[Affine] = []
-    for constraint in constraints_of(piece, indices):
+    for constraint in constraints_of(pieces[0], indices):
         step = constraint.value.stride(index)
         if step == 0:
             continue

@@ -48,11 +48,13 @@ def test_terms_of_other_indices_are_summed_as_before() -> None:
 
 @pytest.mark.parametrize("condition", ["r < i, 0 <= r < H", "2 * r <= i, 0 <= r < H", "r != i, 0 <= r < H"])
 def test_elements_without_terms_and_other_ranges_stay(condition: str) -> None:
-    """An infinite number times none would be NaN; ends with quotients, and two ranges, are no affine count."""
+    """An infinite number times none would be NaN; ends with quotients, and two ranges, are no affine count; nor is there one where nothing has a term."""
     x = np.full((4, 3), np.inf)
     found, without = counted(x, program(condition, "x[i, j]", "r"))
     assert not without
     assert np.array_equal(np.isinf(found), [[n > 0] * 3 for n in (0, 1, 2, 3)] if "<" in condition[:3] else np.isinf(x))
+    found, _ = counted(x, program("r > i + 3, 0 <= r < H", "x[i, j]", "r"))
+    assert not found.any()
 
 
 def test_an_index_that_another_ones_number_depends_on_stays() -> None:
