@@ -17,7 +17,6 @@ from polyml.scop.dependences import analyse
 from polyml.source import Source
 from tests.codegen.llvm.support import guarded
 from tests.pairs import pairwise
-from tests.schedule.seen import notes_of
 
 Array = npt.NDArray[Any]
 
@@ -71,11 +70,6 @@ def matrices(batch: int, n: int, dtype: str) -> Array:
 
 def is_used(function: Any, *given: object) -> bool:
     return "_last" in str(function.explain(*given))
-
-
-def is_planned(function: Any, *given: object) -> bool:
-    """The same of what is not called."""
-    return "_last" in notes_of(function, *given)
 
 
 @pairwise(
@@ -142,7 +136,7 @@ def test_strided_matrices() -> None:
 def test_where_lanes_have_better_to_do(batch: int, n: int) -> None:
     a = matrices(batch, n, "f32")
     factor = polyml.einsum(CHOLESKY.format("f32"), threads=1)
-    assert not is_planned(factor, a)
+    assert not is_used(factor, a)
 
 
 @pytest.mark.parametrize(("n", "batch", "used"), [(20, 6, True), (20, 3, False), (34, 6, False)])
@@ -238,7 +232,7 @@ def test_strided_batches_that_are_loops() -> None:
 def test_loops_that_have_lanes_of_their_own(step: str) -> None:
     text = f'def f(x: f32["B 3 90"]):\n    for b in range(B):\n        {step}\n    return x\n'
     x = np.random.default_rng(0).random((20, 3, 90), np.float32)
-    assert not is_planned(polyml.einsum(text, threads=1), x)
+    assert not is_used(polyml.einsum(text, threads=1), x)
     np.testing.assert_allclose(polyml.einsum(text)(x.copy()), interpret(parse(Source(text)), x.copy()), rtol=1e-6)
 
 
@@ -249,7 +243,7 @@ def test_rows_of_several_lines_with_short_vectors() -> None:
         for n, expected in used.items():
             for text in (CHOLESKY, FACTORS_IN_LOOPS):
                 program = polyml.einsum(text.format("f64"), target=target, threads=1)
-                assert is_planned(program, matrices(64, n, "f64")) == expected
+                assert is_used(program, matrices(64, n, "f64")) == expected
 
 
 def test_subscripts_are_read_once_for_all_indices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,4 +307,4 @@ def test_rows_that_loops_go_through_several_times(batch: int, n: int, threads: i
 def test_rows_that_one_loop_goes_through_stay() -> None:
     """They are transposed in blocks on the way (codegen/passes/transposes/transposes.py)."""
     text = 'def f(u: f32["B N"]):\n    for i in range(1, N):\n        u[b, i] += 0.5 * u[b, i - 1]\n    return u\n'
-    assert not is_planned(polyml.einsum(text, threads=1), np.ones((64, 24), np.float32))
+    assert not is_used(polyml.einsum(text, threads=1), np.ones((64, 24), np.float32))
