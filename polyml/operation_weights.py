@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from polyml.expressions import Apply, Expr, walk
 
-__all__ = ["operations_of", "weight_of"]
+__all__ = ["COSTLY", "operations_of", "weight_of"]
+
+COSTLY = 12.0
+"""Operations of a term, those of functions, from which on its loads and the rounds of a loop over such terms are little beside them, and copies of it much to compile."""
 
 _WEIGHTS = {
     "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,

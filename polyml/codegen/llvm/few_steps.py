@@ -8,6 +8,7 @@ from collections.abc import Callable
 from polyml.codegen.llvm.ir import INDEX, Value, integer
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For
+from polyml.operation_weights import COSTLY, operations_of
 from polyml.sets.affine import operands
 
 __all__ = ["emit_few_steps", "is_few_steps", "most_trips"]
@@ -27,11 +28,14 @@ def most_trips(node: For) -> int:
 
 
 def is_few_steps(state: State, node: For, trips: int) -> bool:
-    """Whether so many rounds of the loop are a few steps of a register tile's sums, and of nothing else."""
+    """Whether so many rounds of the loop are a few steps of a register tile's sums, and of nothing else. Of terms that are functions a copy is much to compile, and counting little beside it."""
     sums = len(node.body)
     if state.lanes is None or node.kind != "sequential" or sums < LEAST_SUMS or trips * sums > MOST_SUMS:
         return False
-    return all(isinstance(inner, Assign) and inner.reduction is not None for inner in node.body)
+    return all(
+        isinstance(inner, Assign) and inner.reduction is not None and operations_of(inner.value) < COSTLY
+        for inner in node.body
+    )
 
 
 def emit_few_steps(

@@ -21,7 +21,7 @@ from polyml.codegen.map_loops import map_loops
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import subscript_variables
 from polyml.expressions import Read, reads_of, substitute
-from polyml.operation_weights import operations_of
+from polyml.operation_weights import COSTLY, operations_of
 from polyml.records import dataclass, replace
 from polyml.schedule.cost import SHUFFLED
 from polyml.schedule.register_tiles import MOST_TERMS, again
@@ -31,9 +31,6 @@ __all__ = ["write_taps"]
 
 SHARED = 0.75
 """Loads that are left of those that there were, at most."""
-
-COSTLY = 12.0
-"""Operations of a term from which on its loads are little beside them, and copies of it much to compile: those of functions."""
 
 
 def write_taps(function: Function, *, vector_registers: int, precise: bool = False) -> Function:

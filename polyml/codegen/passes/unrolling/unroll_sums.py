@@ -12,6 +12,7 @@ from polyml.codegen.passes.sums.chained_sums import IN_FLIGHT
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
 from polyml.expressions import Apply, Expr, reads_of, substitute
+from polyml.operation_weights import COSTLY, operations_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
@@ -54,6 +55,9 @@ _FACTOR = 4
 _FACTOR_ANY = 2
 """Where sizes are symbolic, unless chains need more: such a kernel has dozens of tiles, and two copies run as fast as four (products of 5 to 500: 0.99 of the time); without copies they take 2 to 5 % longer."""
 
+_FACTOR_COSTLY = 2
+"""Of terms that are functions, whose rounds do not wait for each other. Zen 3, sums and maxima of exp(x[n, k] + y[k, m]), of 9 to 20 terms in tiles of four rows: two copies take 0.73 to 1.02 of the time of four, which are written out whole where they are few; one copy of tanh 1.06."""
+
 WRITTEN = 144
 """Sums of a short part of a sum that is written out whole, at most. Zen 3, 12 rows times 4000 x 4000, twelve rows at a time: in three rounds of four 7.1 ms, written out 5.8; six times 4096 x 4096 6.7 and 5.6. Eight rows, two rounds: no difference."""
 
@@ -95,8 +99,7 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
     if not isinstance(node, For):
         return with_body(node, lambda body: _body(body, ranges, rule, lane=lane, nested=False))
     if lane is not None and node.kind == "sequential" and _only_sums(node, lane, rule):
-        most = rule.copies if rule.copies * len(node.body) >= rule.few else _FACTOR
-        factor = min(most, MOST // sum(_weight(inner) for inner in node.body))
+        factor = min(_copies(node, rule), MOST // sum(_weight(inner) for inner in node.body))
         trips = ranges.highest(node.upper - node.lower)
         if trips is not None and trips <= SHORT * node.step and ranges.constant(node.upper - node.lower) is None:
             factor = next((f for f in range(factor, 1, -1) if trips % (f * node.step) == 0), factor)
@@ -117,6 +120,13 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
     lanes = node.variable if node.kind == "vector" and node.width > 1 else lane
     sums = lane is not None and node.kind == "sequential" and len(node.body) == 1
     return with_body(node, lambda body: _body(body, inner, rule, lane=lanes, nested=sums))
+
+
+def _copies(loop: For, rule: _Rule) -> int:
+    """How many copies of its sums the loop may have."""
+    most = rule.copies if rule.copies * len(loop.body) >= rule.few else _FACTOR
+    costly = any(isinstance(node, Assign) and operations_of(node.value) >= COSTLY for node in loop.body)
+    return min(most, _FACTOR_COSTLY) if costly else most
 
 
 def _is_uneven(node: For, ranges: Ranges) -> bool:

@@ -23,6 +23,12 @@ def f(v: f32["N K"], w: f32["N K"]):
     return y
 """
 
+LOG_SUMS = """
+def f(x: f32["N K"], y: f32["K M"]):
+    z[n, m] = log(sum[k](exp(x[n, k] + y[k, m])))
+    return z
+"""
+
 
 def rows(n: int, k: int) -> np.ndarray:
     return np.random.default_rng(n + k).standard_normal((n, k), dtype=np.float32)
@@ -138,3 +144,10 @@ def test_terms_that_are_made_apart_leave_no_room_for_copies(term: Apply, registe
     found = walk_nodes(unroll_sums(function, vector_registers=registers).body)
     (made,) = (n for n in found if isinstance(n, For) and n.variable == "k")
     assert (made.kind == "unroll") == copied
+
+
+def test_sums_of_functions_have_two_copies_and_their_loop_is_not_written_out() -> None:
+    """Counting is little beside four exponentials, each of which is some fifty lines; of four copies all rounds were written out."""
+    tile = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, cores=1)
+    text = polyml.einsum(LOG_SUMS, target=tile).lower(rows(8, 20), rows(20, 16)).text("llvm")
+    assert text.count("call <8 x float> @polyml.exp.v8f32(") == 8
