@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyml.expressions import Apply, Expr, walk
 
-__all__ = ["COSTLY", "operations_of", "weight_of"]
+__all__ = ["BRANCHING", "COSTLY", "operations_of", "weight_of"]
 
 COSTLY = 12.0
 """Operations of a term, those of functions, from which on its loads and the rounds of a loop over such terms are little beside them, and copies of it much to compile."""
@@ -13,6 +13,9 @@ _WEIGHTS = {
     "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
     "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
 }  # fmt: skip
+
+BRANCHING = frozenset({"exp", "log", "log1p", "sigmoid", "sin", "cos", "pow"})
+"""Functions of which rare arguments are computed elsewhere: a test ends the block of each one."""
 
 
 def operations_of(value: Expr) -> float:

@@ -11,8 +11,8 @@ from polyml.codegen.loops import Assign, For, Function, Node
 from polyml.codegen.passes.sums.chained_sums import IN_FLIGHT
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import subscript_variables, with_body
-from polyml.expressions import Apply, Expr, reads_of, substitute
-from polyml.operation_weights import COSTLY, operations_of
+from polyml.expressions import Apply, Expr, ops_in, reads_of, substitute
+from polyml.operation_weights import BRANCHING
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
@@ -55,8 +55,8 @@ _FACTOR = 4
 _FACTOR_ANY = 2
 """Where sizes are symbolic, unless chains need more: such a kernel has dozens of tiles, and two copies run as fast as four (products of 5 to 500: 0.99 of the time); without copies they take 2 to 5 % longer."""
 
-_FACTOR_COSTLY = 2
-"""Of terms that are functions, whose rounds do not wait for each other. Zen 3, sums and maxima of exp(x[n, k] + y[k, m]), of 9 to 20 terms in tiles of four rows: two copies take 0.73 to 1.02 of the time of four, which are written out whole where they are few; one copy of tanh 1.06."""
+_FACTOR_BRANCHING = 2
+"""Of terms with a function that ends its block, so that nothing moves from one to the next. Zen 3, sums and maxima of exp(x[n, k] + y[k, m]), of 9 to 20 terms in tiles of four rows: two copies take 0.73 to 1.02 of the time of four. Of tanh, which is straight code, 1.0 to 1.07."""
 
 WRITTEN = 144
 """Sums of a short part of a sum that is written out whole, at most. Zen 3, 12 rows times 4000 x 4000, twelve rows at a time: in three rounds of four 7.1 ms, written out 5.8; six times 4096 x 4096 6.7 and 5.6. Eight rows, two rounds: no difference."""
@@ -125,8 +125,8 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
 def _copies(loop: For, rule: _Rule) -> int:
     """How many copies of its sums the loop may have."""
     most = rule.copies if rule.copies * len(loop.body) >= rule.few else _FACTOR
-    costly = any(isinstance(node, Assign) and operations_of(node.value) >= COSTLY for node in loop.body)
-    return min(most, _FACTOR_COSTLY) if costly else most
+    branching = any(isinstance(node, Assign) and ops_in(node.value) & BRANCHING for node in loop.body)
+    return min(most, _FACTOR_BRANCHING) if branching else most
 
 
 def _is_uneven(node: For, ranges: Ranges) -> bool:
