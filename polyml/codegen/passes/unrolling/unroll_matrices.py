@@ -46,7 +46,7 @@ def unroll_matrices(function: Function) -> Function:
 def _of_long_ones(function: Function) -> frozenset[str]:
     """The variables of lanes that have too many assignments inside in one of their loops: the others, for what is left of rows and vectors, are not written out either, as they run seldom, and are most of the code then."""
     loops = [node for node in nodes_of(function) if isinstance(node, For) and node.kind == "vector"]
-    return frozenset(loop.variable for loop in loops if (_count(loop.body) or 0) > MOST)
+    return frozenset(loop.variable for loop in loops if (_count(loop.body, marked=True) or 0) > MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +96,28 @@ def _elements(variable: Variable) -> int:
     return variable.bytes // variable.dtype.itemsize
 
 
-def _trips(loop: For) -> int | None:
+def _trips(loop: For, *, marked: bool = False) -> int | None:
     span = loop.upper - loop.lower
-    plain = loop.kind == "sequential" and loop.step == 1 and not loop.if_numbers
+    sequential = loop.kind == "sequential" or (marked and loop.kind == "unroll")
+    plain = sequential and loop.step == 1 and not loop.if_numbers
     few = span.is_constant and span.constant <= LONGEST
     return max(0, span.constant) if plain and few and loop.lower.is_constant else None
 
 
-def _count(nodes: tuple[Node, ...]) -> int | None:
-    """Assignments when all loops are written out; None where something else is inside, or a loop may be longer."""
+def _count(nodes: tuple[Node, ...], *, marked: bool = False) -> int | None:
+    """Assignments when all loops are written out; None where something else is inside, or a loop may be longer. marked: loops may be marked for unrolling already (unroll_sums.py)."""
     total = 0
     for node in nodes:
         match node:
             case Assign(scan=None, across=False):
                 total += 1
             case Allocate() | Block():
-                inside = _count(node.body)
+                inside = _count(node.body, marked=marked)
                 if inside is None:
                     return None
                 total += inside
             case For():
-                trips, inside = _trips(node), _count(node.body)
+                trips, inside = _trips(node, marked=marked), _count(node.body, marked=marked)
                 if trips is None or inside is None:
                     return None
                 total += trips * inside

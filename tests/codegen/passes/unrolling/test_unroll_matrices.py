@@ -11,7 +11,7 @@ import polyml as pm
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Variable
 from polyml.codegen.passes.unrolling.unroll import unroll
 from polyml.codegen.passes.unrolling.unroll_matrices import unroll_matrices
-from polyml.codegen.rewrite import walk_nodes
+from polyml.codegen.rewrite import walk_nodes, with_body
 from polyml.dtypes import f32
 from polyml.sets.affine import affine
 from tests.codegen.programs import agree, array, at, call, loop, put
@@ -74,6 +74,16 @@ def program(rows: int, columns: int, *, kept: bool, again: bool, width: int = 4)
     return Function(name="f", arguments=arguments, written=frozenset("y"), sizes=(), body=(lanes,))
 
 
+def marked(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with their innermost loops marked for unrolling, as sums are."""
+
+    def visit(node: Node) -> Node:
+        innermost = isinstance(node, For) and all(isinstance(inner, Assign) for inner in node.body)
+        return replace(node, kind="unroll", factor=8) if innermost else with_body(node, marked)
+
+    return tuple(visit(node) for node in nodes)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(3, 3), (2, 5), (1, 4)])
 @pytest.mark.parametrize(("kept", "again"), [(True, False), (False, True), (True, True)])
 def test_written_out(rows: int, columns: int, kept: bool, again: bool) -> None:
@@ -96,6 +106,13 @@ def test_written_out(rows: int, columns: int, kept: bool, again: bool) -> None:
                 body=(*program(8, 8, kept=True, again=True).body, *program(3, 3, kept=False, again=True).body),
             ),
             id="what is left of too many",
+        ),
+        pytest.param(
+            replace(
+                program(8, 8, kept=True, again=True),
+                body=(*marked(program(8, 8, kept=True, again=True).body), *program(3, 3, kept=False, again=True).body),
+            ),
+            id="what is left of too many that are copied in part",
         ),
     ],
 )
