@@ -29,12 +29,15 @@ __all__ = [
     "Use",
     "expressions",
     "flatten",
+    "have_no_bodies",
     "is_empty",
     "map_places",
+    "names_read",
     "nodes_of",
     "rename_variables",
     "subscript_variables",
     "substitute_nodes",
+    "targets_of",
     "uses",
     "variables_by_name",
     "variables_of",
@@ -62,6 +65,14 @@ def flatten(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
 
 _LEAVES = (Assign, UpdateArgument, Prefetch)
+
+
+_WITH_BODIES = frozenset({For, If, Allocate, Block})
+
+
+def have_no_bodies(nodes: Iterable[Node]) -> bool:
+    """Whether a walk ends with these nodes: asked at once, not node by node."""
+    return _WITH_BODIES.isdisjoint(map(type, nodes))
 
 
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -169,6 +180,25 @@ def uses(node: Node) -> list[Use]:
         case _:
             pass
     return found
+
+
+def names_read(node: Node) -> set[str]:
+    """The variables of which a node itself reads elements, but for the targets that its reductions read and write."""
+    names = {read.tensor for expr in expressions(node) for read in reads_of(expr)}
+    if isinstance(node, Assign) and node.scan is not None:
+        names.update(node.scan.carries)
+    return names
+
+
+def targets_of(node: Node) -> tuple[Place, ...]:
+    """The elements that a node itself writes."""
+    match node:
+        case Assign():
+            return (node.target,)
+        case UpdateArgument():
+            return node.best, node.argument
+        case _:
+            return ()
 
 
 def subscript_variables(subscripts: Iterable[Subscript]) -> frozenset[str]:

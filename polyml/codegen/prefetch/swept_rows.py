@@ -96,7 +96,7 @@ class _Prefetch:
         if len(loops) == 1:
             pieces = self.with_next_pieces(node, loops[0])
             return replace(node, body=self.with_coming_lines(node.body, loops[0], node)) if pieces is node else pieces
-        between = _read_by_rows(node.body)
+        between = _read_by_rows(node.body) if loops else set[str]()
         sweeps = [sweep for loop in loops for sweep in self.sweeps(loop, node) if sweep.array not in between]
         fetching = self.with_next_rows(node, loops, sweeps)
         readers = [loop for loop in loops if self.streams(loop)]
@@ -216,11 +216,13 @@ class _Prefetch:
         walks = [k for k, node in enumerate(nodes) if node.kind != "vector"]
         if not walks:
             return outer
-        walk = nodes[walks[-1]]
+        walk, sweeps = nodes[walks[-1]], self.rows_of(tuple(nodes))
+        if not sweeps:
+            return outer
         asked = {node.place.variable: node.place for node in walk_nodes(walk.body) if isinstance(node, Prefetch)}
         chosen: dict[int, list[Node]] = {}
         behind = {id(node) for node in nodes[walks[-1] :]}
-        for loop in self.rows_of(tuple(nodes)):
+        for loop in sweeps:
             streams = {key: reads for key, reads in self.streams(loop).items() if key[0] in asked}
             trips = self.trips(loop)
             if not streams or not trips or trips < 0 or not _is_heavy(loop) or _streams(loop):
@@ -380,9 +382,10 @@ def _whole_loops(nodes: tuple[Node, ...]) -> list[For]:
     with single vectors where another ends, and those that contain others."""
     whole: list[For] = []
     for loop in _directly_inside(nodes):
+        if loop.kind != "vector" or loop.masked:
+            continue
         rest = bool(whole) and (loop.variable, loop.lower) == (whole[-1].variable, whole[-1].upper)
-        inner = any(isinstance(node, For) for node in walk_nodes(loop.body))
-        if loop.kind == "vector" and not (loop.masked or rest or inner):
+        if not rest and not any(isinstance(node, For) for node in walk_nodes(loop.body)):
             whole.append(loop)
     return whole
 

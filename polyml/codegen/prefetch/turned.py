@@ -16,7 +16,7 @@ from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.dealt_lines import Level, dealt_out, levels_of
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
+from polyml.codegen.rewrite import have_no_bodies, nodes_of, walk_nodes, with_body
 from polyml.expressions import reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -99,6 +99,8 @@ class _Turned:
     known: Ranges
 
     def body(self, nodes: tuple[Node, ...], around: tuple[For, ...]) -> tuple[Node, ...]:
+        if have_no_bodies(nodes):
+            return nodes
         at = next((k for k, node in enumerate(nodes) if _is_turn(node)), 0)
         if at > 0:
             found = list(self.rows(nodes[at:], around))
@@ -193,8 +195,12 @@ class _Turned:
 
 def _is_turn(node: Node) -> bool:
     """Whether it does nothing but lay out."""
-    inside = list(walk_nodes((node,)))
-    return any(map(_turns, inside)) and not any(isinstance(n, Assign) and n.reduction is not None for n in inside)
+    found = False
+    for inner in walk_nodes((node,)):
+        if isinstance(inner, Assign) and inner.reduction is not None:
+            return False
+        found = found or _turns(inner)
+    return found
 
 
 def _turns(node: Node) -> bool:

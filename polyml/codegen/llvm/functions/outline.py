@@ -89,9 +89,9 @@ def new_state(
 
 def stands_apart(state: State, node: For, neighbours: Sequence[Node]) -> bool:
     """Whether a loop holds a register tile, beside others that need numbers or masks in vectors."""
-    if state.lanes is not None or node.kind != "sequential" or not _holds_tile(state, node):
+    if state.lanes is not None or node.kind != "sequential":
         return False
-    return any(_needs_vectors(state, other) for other in neighbours if other is not node)
+    return any(_needs_vectors(state, other) for other in neighbours if other is not node) and _holds_tile(state, node)
 
 
 def _holds_tile(state: State, node: For) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyml.codegen.loops import Allocate, Assign, Node
-from polyml.codegen.rewrite import is_empty, uses, walk_nodes, with_body
+from polyml.codegen.loops import Allocate, Assign, Node, UpdateArgument
+from polyml.codegen.rewrite import is_empty, names_read, targets_of, walk_nodes, with_body
 from polyml.renewed import renewed
 
 __all__ = ["without_never_read"]
@@ -18,7 +18,8 @@ def without_never_read(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def _reads(node: Node) -> set[str]:
     """The variables that a node reads; a reduction does not count as a read of its target, unless it is a scan's, whose values go somewhere."""
-    return {u.variable for u in uses(node) if u.read and not (isinstance(node, Assign) and u.write and not node.scan)}
+    own = isinstance(node, UpdateArgument) or (isinstance(node, Assign) and node.scan and node.reduction)
+    return names_read(node) | {place.variable for place in targets_of(node)} if own else names_read(node)
 
 
 def _without(nodes: tuple[Node, ...], names: set[str]) -> tuple[Node, ...]:

@@ -34,7 +34,7 @@ from polyml.codegen.passes.registers.promotions import (
 )
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, subscript_variables, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import names_read, nodes_of, subscript_variables, targets_of, walk_nodes, with_body
 from polyml.dtypes import DType
 from polyml.expressions import Subscript
 from polyml.new_names import fresh
@@ -55,9 +55,12 @@ def scalar_replacement(function: Function) -> Function:
     for node in nodes_of(function):
         if isinstance(node, Allocate) and node.variable.scope not in ("private", "register"):
             types[node.variable.name] = node.variable.dtype
-        for use in uses(node):
-            read |= {use.variable} if use.read else set()
-            written |= {use.variable} if use.write else set()
+        targets = [place.variable for place in targets_of(node)]
+        targets += node.scan.carries if isinstance(node, Assign) and node.scan is not None else ()
+        read |= names_read(node)
+        written.update(targets)
+        if not isinstance(node, Assign) or node.reduction is not None:
+            read.update(targets)
     # Other threads update such elements meanwhile.
     shared = {n.target.variable for n in nodes_of(function) if isinstance(n, Assign) and n.atomic}
     types = {name: dtype for name, dtype in types.items() if name in (read & written) - shared}

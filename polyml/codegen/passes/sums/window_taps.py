@@ -118,7 +118,7 @@ def _shared(taps: list[For], sums: list[Assign], lane: str) -> _Taps | None:
     if rounds is None:
         return None
     vectors = _windows_of(sums, lane)
-    if vectors is None:
+    if vectors is None or _are_apart(taps, vectors):
         return None
     # Rows of a register tile read the same ones.
     loaded = [{vector: _element(vector, values) for vector in dict.fromkeys(vectors)} for values in rounds]
@@ -135,6 +135,14 @@ def _shared(taps: list[For], sums: list[Assign], lane: str) -> _Taps | None:
     reads = {read for node in nodes for read in reads_of(node.value)}
     still = {r for r in reads if r.tensor not in moving or lane not in subscript_variables(r.subscripts)}
     return _Taps(nodes, left, len(sums), len(still))
+
+
+def _are_apart(taps: list[For], vectors: list[Read]) -> bool:
+    """Whether each tap moves a subscript by itself that all vectors have in common, so that no two iterations read one element: those of a product."""
+    names = {tap.variable for tap in taps}
+    common = [s for s, *others in zip(*(v.subscripts for v in vectors), strict=False) if all(s == o for o in others)]
+    moved = [(s, s.variables() & names) for s in common if isinstance(s, Affine)]
+    return all(any(own == {tap.variable} and s.stride(tap.variable) for s, own in moved) for tap in taps)
 
 
 def _windows_of(sums: list[Assign], lane: str) -> list[Read] | None:

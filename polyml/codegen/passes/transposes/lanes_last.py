@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from polyml.codegen.loops import Allocate, Block, For, Function, If, Node, Place, Prefetch, UpdateArgument, Variable
-from polyml.codegen.rewrite import map_places, nodes_of, uses, with_body
-from polyml.expressions import Expr, Read, Subscript
+from polyml.codegen.rewrite import expressions, map_places, nodes_of, targets_of, with_body
+from polyml.expressions import Expr, Read, Subscript, reads_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
@@ -46,9 +46,12 @@ def _is_plain(variable: Variable) -> bool:
 def _look(nodes: Iterable[Node], lanes: str | None, inner: str | None, found: Mapping[str, set[int | None]]) -> None:
     """Collects for each array the dimensions along which lanes run; None: other steps than from element to element, or what is left as it is. inner: the innermost loop's variable."""
     for node in nodes:
-        for use in uses(node):
-            if use.variable in found:
-                found[use.variable] |= _along(use.subscripts, lanes, inner)
+        reads = (read for expr in expressions(node) for read in reads_of(expr) if read.tensor in found)
+        for read in reads:
+            found[read.tensor] |= _along(read.subscripts, lanes, inner)
+        for place in targets_of(node):
+            if place.variable in found:
+                found[place.variable] |= _along(place.subscripts, lanes, inner)
         match node:
             case Prefetch() if node.place.variable in found:
                 found[node.place.variable].add(None)
