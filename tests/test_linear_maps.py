@@ -1,4 +1,4 @@
-"""`map_to` and `integer`, against isl's reading of the same text."""
+"""`map_to`, `function_of` and `integer`, against isl's reading of the same text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from polyml.sets.affine import Affine, affine
 from polyml.sets.from_isl import integer
-from polyml.sets.linear_maps import map_to
+from polyml.sets.linear_maps import function_of, map_to
 
 i, j, n = map(affine, "ijN")
 
@@ -25,6 +25,19 @@ def test_equals_the_text(target: str, values: tuple[Affine, ...], text: str) -> 
     made = map_to("S", ("i", "j"), target, values, ("N", "M"))
     assert made.plain_is_equal(isl.Map(f"[N, M] -> {{ S[i, j] -> {text} }}"))
     assert made.get_dim_name(isl.dim_type.in_, 1) == "j"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (affine(5), "5"),
+        (j // 8 * 8, "8*floor(j/8)"),
+        (n - i * 2 + (i + j // 3 * 2 - n) // 5 - 4, "N - 2i - 4 + floor((i + 2*floor(j/3) - N)/5)"),
+    ],
+)
+def test_functions_equal_their_text(value: Affine, text: str) -> None:
+    made = function_of("S", ("i", "j"), value, ("N",))
+    assert made.plain_is_equal(isl.Aff(f"[N] -> {{ S[i, j] -> [({text})] }}"))
 
 
 @pytest.mark.parametrize("value", [0, -7, 2**62, -(2**63), 10**30])

@@ -23,6 +23,7 @@ from polyml.scop.levels import LoopLevel, enter_loops
 from polyml.scop.relations import Relations
 from polyml.scop.scop import Access, Array, ArrayKind, Scop, Statement, StatementKind
 from polyml.sets.affine import Affine, affine
+from polyml.sets.boxes import box
 from polyml.sets.linear_maps import map_to
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
@@ -153,6 +154,8 @@ class _Builder:
 
     def box(self, shape: Sequence[Affine], elements: Sequence[str], around: _Around) -> isl.Set:
         """All elements of an array as instances inside the loops."""
+        if not around.loops and not around.variables:
+            return box("", elements, dict(zip(elements, shape, strict=True)), self.sizes)
         dims = [*around.variables, *elements]
         limits = [level.bounds for level in around.loops]
         limits += [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(elements, shape, strict=True)]

@@ -1,4 +1,4 @@
-"""Maps whose values are sums of indices and sizes, made without a text: isl takes four times as long to read one."""
+"""Functions and maps of indices and sizes, made without a text: isl takes four times as long to read one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import islpy as isl
 
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, FloorDiv
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["map_to"]
+__all__ = ["function_of", "map_to"]
 
 _IN, _OUT, _PARAM, _SET = isl.dim_type.in_, isl.dim_type.out, isl.dim_type.param, isl.dim_type.set
 
@@ -23,19 +23,27 @@ def map_to(
         texts = ", ".join(value.isl_text() for value in values)
         return isl.Map(f"{parameters_text(sizes)}{{ {source}[{', '.join(indices)}] -> {target}[{texts}] }}")
     space = _points(source, indices, sizes)
-    places = {name: (_PARAM, position) for position, name in enumerate(sizes)}
-    places |= {name: (_IN, position) for position, name in enumerate(indices)}
-    zero = isl.Aff.zero_on_domain_space(space)
     functions = isl.AffList.alloc(isl.DEFAULT_CONTEXT, len(values))
     for value in values:
-        function = zero.set_constant_val(value.constant) if value.constant else zero
-        for name, coefficient in value.terms:
-            assert isinstance(name, str), "internal: the value is linear"
-            function = function.set_coefficient_val(*places[name], coefficient)
-        functions = functions.add(function)
+        functions = functions.add(function_of(source, indices, value, sizes))
     both = space.add_unnamed_tuple_ui(len(values))
     both = both.set_tuple_name(_OUT, target) if target else both
     return isl.MultiAff.from_aff_list(both, functions).as_map()
+
+
+@lru_cache(maxsize=512)
+def function_of(source: str, indices: tuple[str, ...], value: Affine, sizes: tuple[str, ...] = ()) -> isl.Aff:
+    """`[sizes] -> { source[indices] -> [value] }`, of a value without extrema."""
+    function = isl.Aff.zero_on_domain_space(_points(source, indices, sizes)).set_constant_val(value.constant)
+    for atom, coefficient in value.terms:
+        if isinstance(atom, FloorDiv):
+            numerator = function_of(source, indices, atom.numerator, sizes)
+            function = function.add(numerator.scale_down_val(atom.denominator).floor().scale_val(coefficient))
+        else:
+            assert isinstance(atom, str), "internal: the value has no extrema"
+            place = (_IN, indices.index(atom)) if atom in indices else (_PARAM, sizes.index(atom))
+            function = function.set_coefficient_val(*place, coefficient)
+    return function
 
 
 @lru_cache(maxsize=512)

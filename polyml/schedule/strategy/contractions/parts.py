@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import islpy as isl
 
 from polyml.records import dataclass
 from polyml.schedule.blocking.copies import BlockedNest, block_index
 from polyml.schedule.transforms import Loop, insert_mark, insert_sequence
+from polyml.sets.affine import Affine, affine
+from polyml.sets.linear_maps import function_of
 from polyml.sets.spaces import parameters_text
 
 __all__ = ["BlockParts", "Build", "Part"]
@@ -56,20 +59,25 @@ class BlockParts:
     def loop(self, index: str, names: Sequence[str], *, tile: int | None = None) -> Loop:
         """The loop over `index`, or over its tiles (at the first iteration of each), for the statements that run along it; those of other statements stand
         at 0: they belong to the first block; what reads finished sums, and columns that are left, to the last one."""
-        pieces = []
+        plan, pieces = self.nest.plan, []
         beyond, last = (*self.nest.rest, self.nest.copies.rest_copy), self.finishers
         for name in names:
             mine, repeated = self.own(name, index), block_index(index) in self.nest.domains[name]
-            value = "0" if mine is None else mine if tile is None else f"{tile}*floor({mine}/{tile})"
-            if name in last and index in self.nest.plan.reduced and tile is not None:
-                value = str((self.nest.plan.extents[index] - 1) // tile * tile)
-            if mine is None and repeated:
-                value = f"{tile}*{block_index(index)}"
-            if tile is not None and index == self.nest.plan.lanes and name in beyond:
-                value = str((self.nest.plan.extents[index] - 1) // tile * tile)
-            pieces.append(f"{name}[{', '.join(self.nest.domains[name])}] -> [({value})]")
-        coincident = index not in self.nest.plan.reduced
-        return Loop(isl.UnionPwAff(f"{{ {'; '.join(pieces)} }}"), coincident)
+            each_block, left = mine is None and repeated, name in beyond and index == plan.lanes
+            finishes = name in last and index in plan.reduced and not each_block
+            if tile is not None and (left or finishes):
+                pieces.append(self.function(name, affine((plan.extents[index] - 1) // tile * tile)))
+            elif tile is not None and each_block:
+                pieces.append(self.function(name, affine(block_index(index)) * tile))
+            elif mine is None or mine in self.nest.domains[name]:
+                pieces.append(self.function(name, affine(mine or 0) // (tile or 1) * (tile or 1)))
+            else:  # an expression stands for the index
+                value = mine if tile is None else f"{tile}*floor({mine}/{tile})"
+                pieces.append(isl.UnionPwAff(f"{{ {name}[{', '.join(self.nest.domains[name])}] -> [({value})] }}"))
+        return Loop(reduce(isl.UnionPwAff.union_add, pieces), index not in plan.reduced)
+
+    def function(self, name: str, value: Affine) -> isl.UnionPwAff:
+        return isl.UnionPwAff.from_aff(function_of(name, self.nest.domains[name], value))
 
     def own(self, name: str, index: str) -> str | None:
         if name in self.nest.indices:
