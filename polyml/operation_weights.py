@@ -14,8 +14,8 @@ _WEIGHTS = {
     "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
 }  # fmt: skip
 
-BRANCHING = frozenset({"exp", "log", "log1p", "sigmoid", "sin", "cos", "pow"})
-"""Functions of which rare arguments are computed elsewhere: a test ends the block of each one."""
+BRANCHING = frozenset({"exp", "log", "log1p", "sigmoid", "sin", "cos"})
+"""Functions of which rare arguments are computed elsewhere: a test ends the block of each one. Powers are mostly of a small number, and products then."""
 
 
 def operations_of(value: Expr) -> float:
