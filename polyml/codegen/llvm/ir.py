@@ -387,6 +387,13 @@ class Builder:
             return self.extract(a, picks[0])
         return self._shuffle(a, picks, b, a.type.of(len(picks)))
 
+    def side_by_side(self, parts: Sequence[Value]) -> Value:
+        """The lanes of values of one type, a power of two of them, one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        first, second = (self.side_by_side(half) for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]))
+        return self.shuffle(first, range(2 * first.lanes), second)
+
     def _shuffle(self, a: Value, picks: list[int], b: Value | None, to: Type) -> Value:
         if a.type.is_pair and to.is_pair:
             picks = [2 * k + part for k in picks for part in (0, 1)]

@@ -40,6 +40,7 @@ from polyml.codegen.passes.unrolling.unroll_scatters import unroll_scatters
 from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
 from polyml.codegen.passes.vectors.cut_conditions import cut_conditions
 from polyml.codegen.passes.vectors.cut_edges import cut_edges, cut_vectors
+from polyml.codegen.passes.vectors.parts_apart import store_parts_apart
 from polyml.codegen.passes.vectors.ragged_tiles import widen_tiles
 from polyml.codegen.passes.vectors.short_indices import shorten_indices
 from polyml.codegen.passes.vectors.vectorize import vectorize
@@ -109,6 +110,8 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("simplify", lambda f, _: (simplify(f), ())),
+    # Ordering: first, so that parts are what the others know.
+    Pass("store_parts_apart", lambda f, _: (store_parts_apart(f), ())),
     # Ordering: before vectors and copies, which then are inside of the condition.
     Pass("skip_masked", lambda f, o: (skip_masked(f, precise=o.precise), ())),
     # Ordering: first, when a copy is a loop and what reads it is another one.

@@ -19,6 +19,7 @@ __all__ = [
     "access",
     "as_index",
     "is_apart",
+    "lane_pointers",
     "loaded_first",
     "part_pointers",
     "pointers_of",
@@ -206,6 +207,22 @@ def pointers_of(state: State, where: Access) -> Value:
     element = stored_type(where.slot.variable)
     steps = state.builder.iota(state.width, where.stride)
     return state.builder.emit(type_of("ptr", state.width), f"getelementptr {element}, {where.pointer}, {steps}")
+
+
+def lane_pointers(state: State, where: Access) -> list[Value]:
+    """The same as single addresses, which are numbers beside the first one's where the stride is known: nothing is taken out of a vector."""
+    b, nest, element = state.builder, state.nest, stored_type(where.slot.variable)
+    first, step = where.evenly or (where.pointer, None)
+    if where.stride is None and step is None:
+        return [b.extract(where.pointer, lane) for lane in range(state.width)]
+    found = [first]
+    for lane in range(1, state.width):
+        if step is None:
+            offset = integer((where.stride or 0) * lane)
+        else:
+            offset = nest.once(0, ("times", step.text, lane), partial(b.binary, "mul", step, integer(lane)))
+        found.append(b.emit(POINTER, f"getelementptr {element}, {first}, {offset}"))
+    return found
 
 
 def prefetch(state: State, where: Access, level: int, *, write: bool) -> None:

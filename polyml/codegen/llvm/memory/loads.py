@@ -9,6 +9,7 @@ from polyml.codegen.llvm.memory.access import (
     Access,
     Evaluate,
     access,
+    lane_pointers,
     loaded_first,
     part_pointers,
     pointers_of,
@@ -19,7 +20,7 @@ from polyml.codegen.llvm.memory.access import (
 from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
 from polyml.codegen.llvm.memory.masked import masked_gather, masked_load, zeros
-from polyml.codegen.llvm.memory.one_by_one import load_each, load_one_by_one
+from polyml.codegen.llvm.memory.one_by_one import load_each, load_from, load_one_by_one
 from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.zipped import load_zipped
 from polyml.codegen.llvm.state import ZERO, State, stored_type
@@ -135,6 +136,8 @@ def _load(state: State, where: Access) -> Value:
             return _load_strided(state, where, where.stride)
         if not type_.is_pair:
             return _load_strided_masked(state, where, where.stride)
+    if lanes.mask is None and (type_.is_pair or not state.builder.module.instructions.gathers):
+        return load_from(state, lane_pointers(state, where), type_, align)
     pointers = pointers_of(state, where)
     if not type_.is_pair:
         return _gather(state, pointers, type_, align)

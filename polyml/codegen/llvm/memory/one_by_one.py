@@ -8,13 +8,15 @@ with the microcode against Downfall (deal.II's changelog).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access, as_index, regular
 from polyml.codegen.llvm.state import ZERO, State, stored_type
 from polyml.expressions import Expr, Read, Subscript, apart
 from polyml.sets.affine import Affine, weighted_sum
 
-__all__ = ["load_each", "load_one_by_one"]
+__all__ = ["load_each", "load_from", "load_one_by_one"]
 
 
 def load_one_by_one(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: Evaluate) -> Value | None:
@@ -68,10 +70,18 @@ def load_each(state: State, pointers: Value, type_: Type, align: int) -> Value:
     if lanes.mask is not None:
         b.module.definitions.setdefault("polyml.zero", ZERO)
         pointers = b.select(lanes.mask, pointers, b.splat(Value(POINTER, "@polyml.zero"), pointers.lanes))
+    return load_from(state, [b.extract(pointers, lane) for lane in range(pointers.lanes)], type_, align)
+
+
+def load_from(state: State, places: Sequence[Value], type_: Type, align: int) -> Value:
+    """The elements at single addresses, one for each lane. Both parts of a complex number are one load: a gather for each part would take two, and leave them to be put between each other."""
+    b, one = state.builder, type_.of(1)
+    loaded = [b.emit(one, f"load {one}, {place}, align {align}") for place in places]
+    if type_.is_pair:
+        return b.side_by_side(loaded)
     result = Value(type_, "poison")
-    for lane in range(pointers.lanes):
-        one = b.emit(type_.of(1), f"load {type_.of(1)}, {b.extract(pointers, lane)}, align {align}")
-        result = b.emit(type_, f"insertelement {result}, {one}, i64 {lane}")
+    for lane, element in enumerate(loaded):
+        result = b.emit(type_, f"insertelement {result}, {element}, i64 {lane}")
     return result
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from polyml.codegen.llvm.ir import BIT, POINTER, Value, integer
-from polyml.codegen.llvm.memory.access import Access, part_pointers, pointers_of, reverse, reversed_lanes
+from polyml.codegen.llvm.memory.access import Access, lane_pointers, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.memory.between import put_between
 from polyml.codegen.llvm.memory.known_elements import forget
 from polyml.codegen.llvm.memory.masked import in_pieces, masked_scatter, masked_store, store_leading
@@ -41,6 +41,9 @@ def store(state: State, where: Access, value: Value, *, streaming: bool = False,
         first = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {where.pointer}, i64 {1 - lanes.width}")
         with state.within(reversed_lanes(state)):
             _store_contiguous(state, where, first, reverse(state, value), False)
+    elif value.type.is_pair and lanes.mask is None:
+        for lane, place in enumerate(lane_pointers(state, where)):
+            b.write(f"store {b.extract(value, lane)}, {place}, align {align}")
     else:
         pointers = pointers_of(state, where)
         if not value.type.is_pair:
