@@ -213,3 +213,29 @@ def test_shifts_under_conditions_and_of_loops() -> None:
         expected[c, : 20 - c] = x[d[c] : d[c] + 20 - c]
     for source in sources:
         np.testing.assert_array_equal(polyml.einsum(source)(x, d), expected)
+
+
+@pytest.mark.parametrize(
+    ("place", "checked"),
+    [
+        ("max(0, min(i64(x[n] * B), B - 1))", False),
+        ("max(0, min(i64(x[n] * B), B))", True),
+        ("min(i64(x[n] * B), B - 1)", True),
+        ("max(0, i64(x[n] * B))", True),
+        ("i64(x[n] * 9) % B", False),
+        ("i64(x[n] * 9) % (B + 1)", True),
+    ],
+)
+def test_places_within_an_extent_that_is_no_number(place: str, checked: bool) -> None:
+    program = polyml.einsum(
+        f'def f(x: f64["N"], B: int):\n    h: i64["B"] = 0\n    h[{place}] += 1\n    return h\n', dynamic=True
+    )
+    x = np.random.default_rng(0).random(100)
+    assert ("out_of_range" in program.lower(x, 7).text("graph")) == checked
+    for bins in (1, 7):
+        places = (x * 9).astype(int) % bins if "%" in place else (x * bins).astype(int)
+        if "(B + 1)" not in place:
+            np.testing.assert_array_equal(program(x, bins), np.bincount(places, minlength=bins))
+    if "%" not in place and checked:
+        with pytest.raises(SubscriptError):
+            program(x - 1 if "max" not in place else x + 1, 7)

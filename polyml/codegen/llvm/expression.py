@@ -7,6 +7,7 @@ from typing import assert_never
 from polyml.codegen.llvm.adders import add_by_product
 from polyml.codegen.llvm.arithmetic import ARITHMETIC, cast, multiply_add
 from polyml.codegen.llvm.extremum_trees import extremum
+from polyml.codegen.llvm.functions_once import is_place
 from polyml.codegen.llvm.half import half_constant
 from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.masks import lanes_where
@@ -63,7 +64,7 @@ def evaluate(state: State, expr: Expr) -> Value:
             return load_part(state, read.tensor, read.subscripts, evaluate, expr.op == "imag")
         case Apply(op="pair_bf16" | "pair_i16" | "quad_i8"):
             return pair(state, expr, evaluate)
-        case Apply(op=op) if op in MATH:
+        case Apply(op=op) if op in MATH or is_place(expr):
             return _function(state, expr)
         case Apply(op="add" | "sub"):
             return _sum(state, expr)

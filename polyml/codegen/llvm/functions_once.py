@@ -1,4 +1,4 @@
-"""Functions that one assignment asks for several times, each computed once: products and functions of complex numbers have every part of a factor twice, and exponentials and sines more often than that.
+"""Functions that one assignment asks for several times, each computed once: products and functions of complex numbers have every part of a factor twice, and exponentials and sines more often than that; so are places that floats become.
 
 LLVM's few passes (machine.py) look for no common subexpressions. Sine and cosine of one number have all but the last steps in common.
 """
@@ -11,7 +11,7 @@ from polyml.codegen.llvm.ir import Builder, Value
 from polyml.codegen.llvm.math import MATH
 from polyml.expressions import Apply, Expr, Numbered, ops_in, walk
 
-__all__ = ["FunctionsOnce", "functions_once"]
+__all__ = ["FunctionsOnce", "functions_once", "is_place"]
 
 _TURNS = frozenset({"sin", "cos"})
 
@@ -56,6 +56,13 @@ class FunctionsOnce:
         return self._number(expr.args[0]) in self._turns
 
 
+def is_place(expr: Expr) -> bool:
+    """Whether it makes an integer of a float, which vectors of 64 bits may do by a comparison and a jump (wide_casts.py): a place is compared with both ends of a dimension."""
+    return isinstance(expr, Apply) and expr.op == "cast" and expr.dtype.is_integer and expr.args[0].dtype.is_float
+
+
 def functions_once(builder: Builder, value: Expr) -> FunctionsOnce | None:
     """For what is assigned; None where it has no functions."""
-    return None if ops_in(value).isdisjoint(MATH) else FunctionsOnce(builder, value)
+    ops = ops_in(value)
+    asked = not ops.isdisjoint(MATH) or ("cast" in ops and any(map(is_place, walk(value))))
+    return FunctionsOnce(builder, value) if asked else None

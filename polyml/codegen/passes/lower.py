@@ -38,6 +38,7 @@ from polyml.codegen.passes.unrolling.unroll_matrices import unroll_matrices
 from polyml.codegen.passes.unrolling.unroll_rows import unroll_rows
 from polyml.codegen.passes.unrolling.unroll_scatters import unroll_scatters
 from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
+from polyml.codegen.passes.vectors.ahead_of_scatters import compute_ahead_of_scatters
 from polyml.codegen.passes.vectors.cut_conditions import cut_conditions
 from polyml.codegen.passes.vectors.cut_edges import cut_edges, cut_vectors
 from polyml.codegen.passes.vectors.parts_apart import store_parts_apart
@@ -120,6 +121,14 @@ PASSES: tuple[Pass, ...] = (
     Pass("widen_tiles", lambda f, _: (widen_tiles(f), ())),
     # Ordering: before vectors, which then have whole rows.
     Pass("cut_triangles", lambda f, _: (cut_triangles(f), ())),
+    # Ordering: before vectors, which it asks for.
+    Pass(
+        "compute_ahead_of_scatters",
+        lambda f, o: (
+            f if o.precise else compute_ahead_of_scatters(f, vector_bytes=o.vector_bytes, l1_bytes=o.l1_bytes),
+            (),
+        ),
+    ),
     # Ordering: before vectors, which it asks for.
     Pass(
         "find_scans", lambda f, o: find_scans(f, vector_bytes=o.vector_bytes, precise=o.precise) if o.scans else (f, ())

@@ -51,9 +51,12 @@ def checked_index(
         raise BoundsError(f"dimension {position} of {access} is empty, so no subscript is in bounds", span=span)
     if isinstance(extent, Affine) and not extent.variables() <= state.extents:
         state.assume([extent - 1])  # there is an element to clamp to
+        wraps, above = _is_remainder(index.expr, extent), not _is_below(index.expr, extent, path.scope.known)
+    else:
+        wraps, above = False, isinstance(extent, Affine)
     low, high = value_interval(index.expr, path.scope.known, state.value_ranges)
-    below = low is None or low < 0
-    above = high is None or not isinstance(extent, int) or high >= extent
+    below = not wraps and (low is None or low < 0)
+    above = above or (isinstance(extent, int) and (high is None or high >= extent))
     if not (below or above):
         return index.expr
     wide = _wide(index.expr, path.scope.known, state.value_ranges)
@@ -70,7 +73,31 @@ def checked_index(
         _check_ahead(state, index.expr, outside, extent, path, message, span)
         return index.expr
     _check_late(state, outside, path, message, span)
-    return _clamped(wide, extent)
+    return _clamped(wide, extent, below=below, above=above)
+
+
+def _is_remainder(index: Expr, extent: Affine) -> bool:
+    """Whether it is one by the extent, which is positive."""
+    match index:
+        case Apply(op="mod", args=(_, IndexValue(affine=divisor))):
+            return index.dtype.bits == i64.bits and divisor == extent
+        case _:
+            return False
+
+
+def _is_below(index: Expr, extent: Affine, known: Mapping[str, Range]) -> bool:
+    """Whether the subscript is less than an extent that is no number, and positive."""
+    match index:
+        case IndexValue() | Const():
+            value = index.affine if isinstance(index, IndexValue) else Affine((), int(index.value))
+            least = interval(extent - value - 1, known)[0]
+            return (least is not None and least >= 0) or (value.is_constant and value.constant <= 0)
+        case Apply(op="cast", args=(inner,)) if inner.dtype.is_integer and _is_wider(index.dtype, inner.dtype):
+            return _is_below(inner, extent, known)
+        case Apply(op="min" | "max" as op, args=args):
+            return (any if op == "min" else all)(_is_below(arg, extent, known) for arg in args)
+        case _:
+            return _is_remainder(index, extent)
 
 
 def _wide(index: Expr, known: Mapping[str, Range], tensors: Mapping[str, tuple[int, int]]) -> Expr:
@@ -99,12 +126,12 @@ def _at_ends(index: Expr, path: Path) -> tuple[Expr, tuple[int, int]]:
     return (index, (0, 0)) if low is None or high is None or low > high else (rest, (low, high))
 
 
-def _clamped(index: Expr, extent: Extent) -> Expr:
+def _clamped(index: Expr, extent: Extent, *, below: bool, above: bool) -> Expr:
     """The subscript of 64 bits where it is in bounds, and any that is where it is not: by its lower 32 bits, negative numbers being large ones, where these are enough for the dimension. A vector has twice as many of them, and AVX2 no minimum of 64 bits."""
     if isinstance(extent, int) and extent <= 1 << 32:
         return Apply("min", (Apply("cast", (index,), u32), Const(extent - 1, u32)), u32)
-    capped = Apply("min", (index, index_value(affine(extent) - 1).expr), i64)
-    return Apply("max", (capped, Const(0, i64)), i64)
+    capped = Apply("min", (index, index_value(affine(extent) - 1).expr), i64) if above else index
+    return Apply("max", (capped, Const(0, i64)), i64) if below else capped
 
 
 def _check_ahead(

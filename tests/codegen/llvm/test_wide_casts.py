@@ -62,3 +62,10 @@ def test_a_vector_is_converted_at_once() -> None:
     assert "vcvttps2dq" in program("f32", "i64").lower(floats).text("asm")
     assert "vcvtdq2ps" in program("i64", "f32").lower(integers).text("asm")
     assert "vcvttps2qq" in program("f32", "i64", WIDE).lower(floats).text("asm")
+
+
+def test_a_place_is_compared_with_both_ends() -> None:
+    source = 'def f(x: f64["N"], y: f32["M"]):\n    z[n] = y[i64(x[n] * 3)]\n    return z\n'
+    lowered = polyml.einsum(source, target=NARROW, threads=1).lower(np.ones(64), np.ones(64, np.float32))
+    check = lowered.text("llvm").split("@f_0(")[1].split("@f_1(")[0]
+    assert check.count("@polyml.fptosi") == lowered.text("loops").count(" or ") == 4

@@ -28,7 +28,7 @@ def test_a_place_is_computed_for_its_check_and_all_scatters_once() -> None:
     lines = text_of('s: f64["B"] = 0', 'c: f64["B"] = 0', f"s[{PLACE}] += v[n]", f"c[{PLACE}] += 1", "return s, c")
     assert sum("sqrt" in line for line in lines) == 1
     assert any(line.startswith("x_place[i0] = min(i64(sqrt(x[i0])") for line in lines)
-    assert any(line.startswith("out_of_range = any_n (x_place[n] < 0 or") for line in lines)
+    assert any(line.startswith("out_of_range = any_n (x_place[n] < 0) ") for line in lines)
 
 
 def test_cheap_places_and_those_of_one_equation_stay() -> None:
