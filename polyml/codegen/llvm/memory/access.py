@@ -9,7 +9,7 @@ from functools import partial, reduce
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.addresses import Offset, Term
 from polyml.codegen.llvm.state import Lanes, Slot, State, stored_type
-from polyml.expressions import Expr, Subscript, apart
+from polyml.expressions import Expr, Subscript, apart, reads_of
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, weighted_sum
 
@@ -28,6 +28,7 @@ __all__ = [
     "regular",
     "reverse",
     "reversed_lanes",
+    "told",
 ]
 
 _REGISTER = 256
@@ -63,7 +64,7 @@ def access(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate:
         if not isinstance(subscript, Affine):
             subscript, rest = apart(subscript)
             if rest is not None:
-                gathered.append((as_index(state, evaluate(state, rest), rest), stride))
+                gathered.append((as_index(state, told(state, rest, evaluate), rest), stride))
         if isinstance(stride, int):
             known.append((subscript, stride))
         else:
@@ -146,6 +147,16 @@ def _sum_of_strides(state: State, steps: list[tuple[str, int]]) -> Value:
         return reduce(partial(b.binary, "add"), scaled)
 
     return state.nest.once(0, ("steps", tuple(steps)), compute)
+
+
+def told(state: State, place: Expr, evaluate: Evaluate) -> Value:
+    """What tensors tell of a subscript, once for all that is read and written there until one of them is written. Registers are written without notice."""
+    key, known = ("place", place, state.lanes), state.builder.known
+    if any(state.slots[read.tensor].variable.scope == "register" for read in reads_of(place)):
+        return evaluate(state, place)
+    if key not in known:
+        known[key] = evaluate(state, place)
+    return known[key]
 
 
 def as_index(state: State, value: Value, subscript: Expr) -> Value:

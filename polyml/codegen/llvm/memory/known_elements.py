@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyml.codegen.llvm.ir import Value
 from polyml.codegen.llvm.memory.access import Access
 from polyml.codegen.llvm.state import State, stored_type
-from polyml.expressions import Subscript
+from polyml.expressions import Apply, Read, Subscript, reads_of
 from polyml.sets.affine import Affine
 
 __all__ = ["forget", "is_known", "remember"]
@@ -28,6 +28,8 @@ def forget(state: State, name: str) -> None:
             case ("load", str(array), tuple(subscripts), _) if array == name or not all(
                 isinstance(s, Affine) for s in subscripts
             ):
+                del known[key]
+            case ("place", (Apply() | Read()) as place, _) if any(read.tensor == name for read in reads_of(place)):
                 del known[key]
             case _:
                 pass

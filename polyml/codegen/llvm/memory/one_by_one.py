@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyml.codegen.llvm.ir import POINTER, Type, Value, integer, type_of
-from polyml.codegen.llvm.memory.access import Evaluate, access, as_index, regular
+from polyml.codegen.llvm.memory.access import Evaluate, access, as_index, regular, told
 from polyml.codegen.llvm.state import ZERO, State, stored_type
 from polyml.expressions import Expr, Read, Subscript, apart
 from polyml.sets.affine import Affine, weighted_sum
@@ -100,7 +100,7 @@ def _numbers(state: State, subscript: Expr, evaluate: Evaluate) -> list[Value]:
             where = access(state, subscript.tensor, subscript.subscripts, evaluate)
             element, align = stored_type(where.slot.variable), where.slot.variable.dtype.alignment
             if where.stride is None:
-                return _out_of(state, evaluate(state, subscript), subscript)
+                return _out_of(state, told(state, subscript, evaluate), subscript)
             for lane, key in enumerate(keys):
                 place = where.pointer
                 if where.stride == 0 and lane:
@@ -110,7 +110,11 @@ def _numbers(state: State, subscript: Expr, evaluate: Evaluate) -> list[Value]:
                     place = b.emit(POINTER, f"getelementptr {element}, {place}, i64 {where.stride * lane}")
                 b.known[key] = as_index(state, b.emit(element, f"load {element}, {place}, align {align}"), subscript)
         return [b.known[key] for key in keys]
-    return _out_of(state, evaluate(state, subscript), subscript)
+    place = told(state, subscript, evaluate)
+    taken_out = [("lane", place.text, lane) for lane in range(lanes.width)]
+    if taken_out[0] not in b.known:
+        b.known.update(zip(taken_out, _out_of(state, place, subscript), strict=True))
+    return [b.known[key] for key in taken_out]
 
 
 def _out_of(state: State, value: Value, subscript: Expr) -> list[Value]:

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.dtypes import DTYPES
+from polyml.codegen.llvm.emit import emit_module
+from polyml.codegen.llvm.ir import Instructions
+from polyml.codegen.llvm.machine import machine_of
+from polyml.codegen.loops import Allocate, Node
+from polyml.dtypes import DTYPES, f64, i64
+from polyml.expressions import Expr
 from polyml.target import Target
+from tests.codegen.llvm.support import apply, compile_functions, const, function_of, loop, read, store, variable
 from tests.einsum_numpy.guard_pages import guarded
 from tests.pairs import pairwise
 
@@ -91,3 +97,42 @@ def test_a_place_is_read_once_for_all_that_is_read_there() -> None:
     assert "vpextrq" not in narrow.text("asm")
     assert "vpmuludq" not in narrow.text("asm")
     assert GATHER in polyml.einsum(source, target=WIDE).lower(v, f).text("llvm")
+
+
+@pytest.mark.parametrize("scope", ["global", "register"])
+def test_a_computed_place_is_another_one_when_what_tells_it_was_written(scope: str) -> None:
+    """Read, moved on, and read again by the same lanes."""
+    told = read("p", i64) if scope == "register" else read("p", i64, "i")
+    place = apply("min", apply("mul", told, const(2, i64)), const(19, i64))
+    subscripts: tuple[str, ...] = () if scope == "register" else ("i",)
+    steps: list[Node] = [
+        store("y", ["i"], apply("add", read("x", f64, place), read("x", f64, place))),
+        store("p", subscripts, apply("add", told, const(3, i64))),
+        store("z", ["i"], read("x", f64, place)),
+    ]
+    arrays = {"x": np.arange(20.0), "p": np.arange(8) % 5, "q": np.arange(8) % 5, "y": np.zeros(8), "z": np.zeros(8)}
+    if scope == "register":
+        register = variable("p", i64, scope="register", lanes=4)
+        steps = [Allocate(variable=register, body=(store("p", (), read("q", i64, "i")), *steps))]
+        del arrays["p"]
+    body = [loop("i", 0, 8, *steps, kind="vector", step=4, width=4)]
+    function = function_of(body, arrays, written=("y", "z", "p"))
+    (call,) = compile_functions([function], machine=machine_of(NARROW), instructions=Instructions.of(NARROW))
+    made = call(arrays, {})
+    np.testing.assert_array_equal(made["y"], 2 * np.minimum(2 * arrays["q"], 19))
+    np.testing.assert_array_equal(made["z"], np.minimum(2 * (arrays["q"] + 3), 19))
+
+
+def test_a_place_is_computed_once_for_all_rows_of_a_tile() -> None:
+    source = 'def f(x: f64["H W"], u: f64["P"], v: f64["Q"]):\n    y[p, q] = x[i64(u[p]), i64(v[q])]\n    return y\n'
+    u, v = 9 * rng.random(6), 9 * rng.random(7)
+    x = rng.random((10, 10))
+    np.testing.assert_array_equal(polyml.einsum(source)(x, u, v), x[u.astype(int)[:, None], v.astype(int)])
+    columns = [loop("q", 0, 8, *(store("y", [p, "q"], sampled(p)) for p in range(4)), kind="vector", step=4, width=4)]
+    arrays = {"x": np.zeros((10, 10)), "v": np.zeros(8), "y": np.zeros((4, 8))}
+    text = emit_module([function_of(columns, arrays)], Instructions.of(NARROW))
+    assert text.split("@kernel(")[1].count("@polyml.fptosi") == 1
+
+
+def sampled(row: int) -> Expr:
+    return read("x", f64, row, apply("cast", read("v", f64, "q"), dtype=i64))
