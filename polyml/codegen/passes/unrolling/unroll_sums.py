@@ -125,8 +125,12 @@ def _node(node: Node, ranges: Ranges, rule: _Rule, *, lane: str | None, nested: 
 def _copies(loop: For, rule: _Rule) -> int:
     """How many copies of its sums the loop may have."""
     most = rule.copies if rule.copies * len(loop.body) >= rule.few else _FACTOR
-    branching = any(isinstance(node, Assign) and ops_in(node.value) & BRANCHING for node in loop.body)
-    return min(most, _FACTOR_BRANCHING) if branching else most
+    return min(most, _FACTOR_BRANCHING) if _branches(loop) else most
+
+
+def _branches(loop: For) -> bool:
+    """Whether a test for rare arguments ends the block of one of its terms."""
+    return any(isinstance(node, Assign) and ops_in(node.value) & BRANCHING for node in loop.body)
 
 
 def _is_uneven(node: For, ranges: Ranges) -> bool:
@@ -142,8 +146,8 @@ def _is_uneven(node: For, ranges: Ranges) -> bool:
 
 
 def _is_short_part(loop: For, trips: int | None, factor: int) -> bool:
-    """Whether it is a short part of a sum, in a tile of few elements, which would take several rounds: a few rows that are read from end to end, mostly."""
-    part = loop.step == 1 and not loop.lower.is_constant
+    """Whether it is a short part of a sum, in a tile of few elements, which would take several rounds: a few rows that are read from end to end, mostly. Of functions with tests, counting is little beside them."""
+    part = loop.step == 1 and not loop.lower.is_constant and not _branches(loop)
     return part and trips is not None and ROUNDS * factor < trips <= SHORT and trips * len(loop.body) <= WRITTEN
 
 
