@@ -239,3 +239,19 @@ def test_places_within_an_extent_that_is_no_number(place: str, checked: bool) ->
     if "%" not in place and checked:
         with pytest.raises(SubscriptError):
             program(x - 1 if "max" not in place else x + 1, 7)
+
+
+@pytest.mark.parametrize("place", ["p % N", "q[p % N]"])
+def test_places_that_a_register_tells_change_with_it(place: str) -> None:
+    """What was read there is read anew, though no array was written in between."""
+    program = polyml.einsum(
+        f'def f(x: f64["N"], q: i64["N"], d: i64["T 1"]):\n    p: i64\n    s: f64\n    p = 0\n    s = 0\n    for t in range(T):\n'
+        f"        s += x[{place}]\n        p += d[t, k]\n        s += 2 * x[{place}]\n        p += d[t, k]\n    return s, p\n"
+    )
+    x, q, d = np.arange(1.0, 8.0), np.array([3, 0, 6, 1, 5, 2, 4]), np.array([[1], [0], [2], [5]])
+    total, at = 0.0, 0
+    for step in d[:, 0]:
+        for weight in (1, 2):
+            total += weight * x[q[at % 7] if "q" in place else at % 7]
+            at += step
+    assert program(x, q, d) == (total, at)

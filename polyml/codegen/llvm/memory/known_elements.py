@@ -8,7 +8,7 @@ from polyml.codegen.llvm.state import State, stored_type
 from polyml.expressions import Apply, Read, Subscript, reads_of
 from polyml.sets.affine import Affine
 
-__all__ = ["forget", "is_known", "remember"]
+__all__ = ["forget", "forget_register", "is_known", "keep", "remember"]
 
 
 def is_known(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool:
@@ -18,6 +18,33 @@ def is_known(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool
     keys = [state.lanes, (state.lanes, False), (state.lanes, True)]
     read = [("load", name, subscripts, lanes) in state.builder.known for lanes in keys]
     return read[0] or all(read[1:])
+
+
+def keep(state: State, key: tuple[str, str, tuple[Subscript, ...], object], found: Value) -> None:
+    """What was read is known from here on, until the array is written or a register that tells the place."""
+    known = state.builder.known
+    known[key] = found
+    for subscript in key[2]:
+        if not isinstance(subscript, Affine):
+            for read in reads_of(subscript):
+                if state.slots[read.tensor].variable.scope == "register":
+                    known["tells", read.tensor] = found
+
+
+def forget_register(state: State, name: str) -> None:
+    """The register is written: what it was, and what was read at places that it told."""
+    known = state.builder.known
+    known.pop(("register", name), None)
+    if known.pop(("tells", name), None) is None:
+        return
+    for key in list(known):
+        match key:
+            case ("load", _, tuple(subscripts), _) if any(
+                read.tensor == name for s in subscripts if not isinstance(s, Affine) for read in reads_of(s)
+            ):
+                del known[key]
+            case _:
+                pass
 
 
 def forget(state: State, name: str) -> None:
@@ -42,4 +69,4 @@ def remember(state: State, where: Access, subscripts: tuple[Subscript, ...], val
     if lanes is None or lanes.mask is None or where.stride != 1 or not variable.dtype.is_float:
         return
     if value.type == stored_type(variable, lanes.width):
-        state.builder.known["load", variable.name, subscripts, lanes] = value
+        keep(state, ("load", variable.name, subscripts, lanes), value)

@@ -19,6 +19,7 @@ from polyml.codegen.llvm.memory.access import (
 )
 from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
+from polyml.codegen.llvm.memory.known_elements import keep
 from polyml.codegen.llvm.memory.masked import masked_gather, masked_load, zeros
 from polyml.codegen.llvm.memory.one_by_one import load_each, load_from, load_one_by_one
 from polyml.codegen.llvm.memory.phases import Phase
@@ -61,7 +62,7 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
             found = _load(state, access(state, name, subscripts, evaluate))
         if slot.variable.dtype.kind == "b":
             found = b.compare("ne", found, constant(found.type, 0))
-        b.known[key] = found
+        keep(state, key, found)
     return found
 
 
@@ -78,7 +79,8 @@ def load_part(state: State, name: str, subscripts: tuple[Subscript, ...], evalua
                 return b.part_of(load(state, name, subscripts, evaluate), int(imaginary))
             part = type_of(slot.variable.dtype.part)
             pointer = b.emit(POINTER, f"getelementptr {part}, {where.pointer}, i64 {int(imaginary)}")
-            found = b.known[key] = b.emit(part, f"load {part}, {pointer}, align {slot.variable.dtype.alignment}")
+            found = b.emit(part, f"load {part}, {pointer}, align {slot.variable.dtype.alignment}")
+            keep(state, key, found)
         return found
     return b.part_of(load(state, name, subscripts, evaluate), int(imaginary))
 
@@ -108,7 +110,7 @@ def load_neighbours(
                 found = _load_run(state, where.pointer, align, type_)
             else:
                 found = _gather(state, pointers_of(state, where), type_, align)
-        b.known[key] = found
+        keep(state, key, found)
     return found
 
 

@@ -10,7 +10,7 @@ from polyml.codegen.llvm.expression import evaluate, product_factors
 from polyml.codegen.llvm.functions_once import functions_once
 from polyml.codegen.llvm.ir import Value, constant
 from polyml.codegen.llvm.memory.access import Access, access, register_parts
-from polyml.codegen.llvm.memory.known_elements import forget, remember
+from polyml.codegen.llvm.memory.known_elements import forget, forget_register, remember
 from polyml.codegen.llvm.memory.loads import load
 from polyml.codegen.llvm.memory.phases import Phase
 from polyml.codegen.llvm.memory.stores import store, store_row
@@ -236,13 +236,13 @@ def write_place(
     unseen = adds and value.lanes > 1 and slot.mask is mask
     if mask is not None and not unseen:
         value = b.select(mask, value, read_place(state, place))
+    forget_register(state, place.variable)
     align = slot.variable.dtype.alignment
     if value.type.is_pair and value.lanes > 1:
         for part, pointer in enumerate(register_parts(state, slot.pointer, value.type)):
             b.write(f"store {b.part_of(value, part)}, {pointer}, align {align}")
         return
     b.write(f"store {value}, {slot.pointer}, align {align}")
-    b.known.pop(("register", place.variable), None)
     if value.text in b.extrema:
         b.known["register", place.variable] = value
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import Type, Value, constant, type_of
+from polyml.codegen.llvm.memory.known_elements import forget_register
 from polyml.codegen.llvm.reductions.combine import masked, read_place, write_place
 from polyml.codegen.llvm.reductions.scan_lanes import (
     earlier_bits,
@@ -103,7 +104,7 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
         single, wide = evaluate(state, scan.factor), b.splat(carry, width)
         value, following = step_by_step(steps, single, factor, rest, reset, wide, value, following)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
-    b.known.pop(("register", scan.carry), None)
+    forget_register(state, scan.carry)
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from polyml.codegen.llvm.arithmetic import multiply_add
 from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import Builder, Type, Value, constant, type_of
+from polyml.codegen.llvm.memory.known_elements import forget_register
 from polyml.codegen.llvm.reductions.combine import read_place, write_place
 from polyml.codegen.llvm.reductions.scan_lanes import earlier_lanes, neutral_lanes
 from polyml.codegen.llvm.state import State
@@ -47,7 +48,7 @@ def assign_second_order(state: State, node: Assign, scan: Scan) -> None:
         value, last, earlier = _finite(state, rest, scan, (last, earlier), (value, moved[0], moved[1]))
     for slot, following in zip(slots, (last, earlier), strict=True):
         b.write(f"store {following}, {slot.pointer}, align {slot.variable.dtype.alignment}")
-        b.known.pop(("register", slot.variable.name), None)
+        forget_register(state, slot.variable.name)
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
 
 
