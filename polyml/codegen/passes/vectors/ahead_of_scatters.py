@@ -16,7 +16,7 @@ from polyml.expressions import Apply, Expr, IndexValue, Read, Subscript, apart, 
 from polyml.new_names import fresh
 from polyml.operation_weights import weight_of
 from polyml.records import dataclass, replace
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, maximum
 
 __all__ = ["compute_ahead_of_scatters"]
 
@@ -65,7 +65,8 @@ class _Blocks:
         trips = ranges.highest(loop.upper - loop.lower)
         if trips is not None and trips < LEAST:
             return None
-        return self.in_blocks(loop, steps, values, length)
+        low = ranges.lowest(loop.upper - loop.lower)
+        return self.in_blocks(loop, steps, values, length, may_be_empty=low is None or low < 0)
 
     def ahead(self, steps: Iterable[Assign]) -> tuple[Expr, ...]:
         """What is computed for subscripts and values and reads nothing that the loop writes, each once."""
@@ -82,12 +83,16 @@ class _Blocks:
         work = {node for value in values for node in walk(value) if isinstance(node, Apply)}
         return sum(map(weight_of, work)) * (self.lanes - 1) / self.lanes
 
-    def in_blocks(self, loop: For, steps: Iterable[Assign], values: tuple[Expr, ...], length: int) -> tuple[Node, ...]:
+    def in_blocks(
+        self, loop: For, steps: Iterable[Assign], values: tuple[Expr, ...], length: int, *, may_be_empty: bool
+    ) -> tuple[Node, ...]:
         """Whole blocks, and the loop as it was for what is left."""
         n, span = loop.variable, loop.upper - loop.lower
         if span.is_constant and span.constant <= length:
             return self.block(loop, steps, values, loop.lower, span.constant)
         first = fresh(f"{n}_block", self.taken)
+        if may_be_empty:  # the end may lie anywhere before the beginning
+            span = maximum([span, affine(0)])
         whole = loop.lower + span // length * length
         inner = replace(loop, lower=affine(first), upper=affine(first) + length)
         body = self.block(inner, steps, values, affine(first), length)

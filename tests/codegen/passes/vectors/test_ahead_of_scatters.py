@@ -89,3 +89,22 @@ def test_loops_of_lanes_and_short_vectors_stay() -> None:
         assert moved(given) is given
     given = scatter()
     assert compute_ahead_of_scatters(given, vector_bytes=8, l1_bytes=1 << 15) is given
+
+
+def test_loops_that_end_before_they_begin() -> None:
+    """From a step on there is nothing left to scatter, and other statements go on."""
+    program = polyml.einsum(
+        'def f(x: f64["T N"], w: f64["N"], B: int):\n    h: f64["B"] = 0\n    s: f64["T"] = 0\n    for t in range(T):\n'
+        "        if n >= 2*t + 40:\n            h[min(max(i64(x[t, n] * B), 0), B - 1)] += exp(-w[n]) * x[t, n]\n"
+        "        s[t] = 2 * h[b]\n    return h, s\n",
+        threads=1,
+    )
+    rng = np.random.default_rng(0)
+    x, w, h, s = rng.random((400, 600)), rng.random(600), np.zeros(16), np.zeros(400)
+    assert "_ahead" in program.lower(x, w, 16).text("loops")
+    for t in range(400):
+        here = slice(2 * t + 40, None)
+        np.add.at(h, (x[t, here] * 16).astype(int), np.exp(-w[here]) * x[t, here])
+        s[t] = 2 * h.sum()
+    for found, expected in zip(program(x, w, 16), (h, s), strict=True):
+        np.testing.assert_allclose(found, expected)
