@@ -150,7 +150,7 @@ def _sum_of_strides(state: State, steps: list[tuple[str, int]]) -> Value:
 
 
 def told(state: State, place: Expr, evaluate: Evaluate) -> Value:
-    """What tensors tell of a subscript, once for all that is read and written there until one of them is written. Registers are written without notice."""
+    """What tensors tell of a subscript, once for all that is read and written there until one of them is written. What registers tell is asked anew: they change from step to step."""
     key, known = ("place", place, state.lanes), state.builder.known
     if any(state.slots[read.tensor].variable.scope == "register" for read in reads_of(place)):
         return evaluate(state, place)
