@@ -1,4 +1,4 @@
-"""Index ranges (docs/language.md, "Index ranges"): stated, else plain, else by rounds; exact, by integer sets where arithmetic does not do.
+"""Index ranges (docs/language.md, "Index ranges"): stated, else plain, else by rounds (last over what stands under conditions on values); exact, by integer sets where arithmetic does not do.
 
 Sizes are numbers here; loop variables and `int` parameters that stay symbolic are variables with a range of their own.
 """
@@ -74,9 +74,12 @@ def infer_ranges(
             ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
     assumed = _plain(ranges, [*own, *uses], names, guarded)
     warnings: list[str] = []
+    certain = [use for use in (*own, *uses) if use.under == "nothing"]
+    by_values = [use for use in (*own, *uses) if use.under != "indices"]
     while missing := [name for name in indices if name not in ranges]:
-        found = _round([*own, *uses], ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid, guarded)
-        found = found or _under_ifs(guards, missing, names, outer) or _around(uses, missing, names)
+        known = (ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid, guarded)
+        found = _round(certain, *known) or _under_ifs(guards, missing, names, outer) or _around(uses, missing, names)
+        found = found or _round(by_values, *known)
         if not found:
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
@@ -262,7 +265,7 @@ def _round(
     """Rule 3, one round: for each unbounded index the values that keep every subscript with it alone unbounded in bounds; only an index that an `if` restricts may have none."""
     fitting: dict[str, list[Use]] = {}
     for use in uses:
-        if use.branch or use.condition or use.value is None:
+        if use.value is None:
             continue
         here = index_names(use.expression) & missing
         if len(here) == 1:

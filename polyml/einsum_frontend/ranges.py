@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
 from polyml.einsum_frontend.syntax import (
     Call,
+    Compare,
     Expression,
     IndexRef,
     Reducer,
@@ -17,6 +19,9 @@ from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, Extremum, FloorDiv
 
 __all__ = ["Range", "Use", "bound_names", "box_range", "interval", "plain_name", "uses_of"]
+
+
+Conditions: TypeAlias = Literal["nothing", "values", "indices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,14 @@ class Use:
     """One subscript of one access: in bounds when 0 <= value < extent.
 
     expression, value: as written, and as index arithmetic (None: a gather). restricting: the indices that some condition on the way to the access names.
-    branch: it is under `where`. condition: it stands in a condition.
+    under: what the conditions of the `where`s around it are about, those that it is a part of included.
     """
 
     expression: Expression
     value: Affine | None
     extent: Extent
     restricting: frozenset[str]
-    branch: bool = False
-    condition: bool = False
+    under: Conditions = "nothing"
 
 
 def box_range(name: str, low: int, high: Extent) -> Range:
@@ -121,27 +125,33 @@ def uses_of(
     """All subscripts of all accesses in an expression, in the order of the text."""
     found: list[Use] = []
 
-    def visit(node: Expression, restricting: frozenset[str], branch: bool, condition: bool) -> None:
+    def visit(node: Expression, restricting: frozenset[str], under: Conditions) -> None:
         match node:
             case Subscript():
                 for subscript, extent in zip(node.subscripts, extents(node), strict=True):
-                    found.append(Use(subscript, to_affine(subscript, names), extent, restricting, branch, condition))
-                    visit(subscript, restricting, branch, condition)
+                    found.append(Use(subscript, to_affine(subscript, names), extent, restricting, under))
+                    visit(subscript, restricting, under)
             case Call(function="where"):
                 test, *values = node.args
-                visit(test, restricting, branch, True)
+                under = "indices" if under == "indices" or _restricts(test) else "values"
+                visit(test, restricting, under)
                 inside = restricting | index_names(test)
                 for value in values:
-                    visit(value, inside, True, condition)
+                    visit(value, inside, under)
             case Reducer():
                 conditions = [item for item in node.items if not isinstance(item, IndexRef)]
-                visit(node.body, restricting.union(*map(index_names, conditions)), branch, condition)
+                visit(node.body, restricting.union(*map(index_names, conditions)), under)
             case _:
                 for child in children(node):
-                    visit(child, restricting, branch, condition)
+                    visit(child, restricting, under)
 
-    visit(expr, restricting, False, False)
+    visit(expr, restricting, "nothing")
     return found
+
+
+def _restricts(condition: Expression) -> bool:
+    """Whether some comparison in it reads no tensor: it says where the accesses beside it are made, which values never do."""
+    return any(isinstance(n, Compare) and not any(isinstance(m, Subscript) for m in nodes(n)) for n in nodes(condition))
 
 
 def plain_name(name: str) -> str:

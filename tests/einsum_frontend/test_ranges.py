@@ -195,6 +195,36 @@ def test_a_first_left_side_with_holes(dynamic: bool) -> None:
         assert verify(smooth, np.arange(float(size)) ** 2, 3)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("line", "extent"),
+    [
+        ("y[h] = sum[r < 5](where(x[h + r] > x[h + 2], 1, 0))", 5),
+        ("y[h] = where(x[h + 1] > 0 and not x[h + 3] > 1, x[2*h], where(x[h + 2] > 2, x[h + 2], 7.0))", 5),
+        ("y[h] = where(x[h + 1] > 0, x[h], 0)", None),  # a plain place decides, and the proof refuses the other
+        ("y[h] = where(x[h + 1] > 0, where(h < 5, x[h + 3], 0), 0)", 8),  # what h < 5 restricts says nothing
+    ],
+)
+def test_reads_under_conditions_on_values_give_ranges_where_nothing_else_does(
+    line: str, extent: int | None, dynamic: bool
+) -> None:
+    compute = pm.einsum(f'def f(x: f64["H"]):\n    {line}\n    return y\n', dynamic=dynamic)
+    x = np.random.default_rng(0).standard_normal(9)
+    if extent is None:
+        with pytest.raises(BoundsError):
+            compute(x)
+        return
+    assert verify(compute, x)
+    assert np.shape(compute(x)) == (extent,)
+
+
+def test_refused_reads_under_conditions_on_indices_alone() -> None:
+    check_refused(
+        'x: f32["N"]', "«y[n] = where(n < 3, x[n + 1], 0)»", "return y",
+        arguments=(values(4),), error=UnboundedDomainError, message="the range of n follows from nothing", hint="declare the left side",
+    )  # fmt: skip
+
+
 def test_nothing_is_left_of_one_index_of_any_size() -> None:
     """The others keep their ranges."""
     text = 'def f(x: f64["N M"]):\n    if j < M - 2:\n        y[i, j] = x[i + 1, j]\n    return y\n'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from polyml.einsum_frontend.interpreter.affine import affine_value, has_reads
 from polyml.einsum_frontend.interpreter.names import children, free_indices
@@ -38,14 +39,13 @@ Extents = Callable[[str | Pad], tuple[int, ...]]
 class _Use:
     """One subscript of one access: in bounds when 0 <= subscript < extent.
 
-    restricting: the indices that some condition on the way to the access names. branch: it is under `where`. condition: inside a condition.
+    restricting: the indices that some condition on the way to the access names. nested: how it stands to the `where`s around it.
     """
 
     subscript: Expression
     extent: int
     restricting: frozenset[str]
-    branch: bool
-    condition: bool
+    nested: Literal["outside", "by values", "by indices"]
 
 
 def infer_ranges(
@@ -68,12 +68,10 @@ def infer_ranges(
         ShapeError: extents of one index differ, or no value fits, whatever the loop variables. UnboundedDomainError: a range follows from nothing.
     """
     restricted = frozenset[str]().union(*(free_indices(g) for g in guards))
-    uses = list(_uses(value, extents, restricted, branch=False, condition=False))
+    uses = list(_uses(value, extents, restricted))
     for subscript in left:
-        uses += _uses(subscript, extents, restricted, branch=False, condition=False)
-    own = [
-        _Use(s, d, restricted, False, False) for s, d in zip(left, left_extents or (), strict=left_extents is not None)
-    ]
+        uses += _uses(subscript, extents, restricted)
+    own = [_Use(s, d, restricted, "outside") for s, d in zip(left, left_extents or (), strict=left_extents is not None)]
     everything = frozenset(_all_indices(value)).union(*(_all_indices(s) for s in left))
     ranges = _stated(value, values)
     for use in own:
@@ -82,8 +80,12 @@ def infer_ranges(
     _plain(ranges, [*own, *uses], restricted, span)
     conditions = any(_has_loop(bound) for bound in _conditions(value))
     while missing := everything - set(ranges):
-        found = _round([*own, *uses], ranges, missing, values, conditions, restricted)
+        certain = [use for use in (*own, *uses) if use.nested == "outside"]
+        found = _round(certain, ranges, missing, values, conditions, restricted)
         found = found or _under_ifs(guards, missing, values) or _around(uses, missing, values)
+        if not found:
+            among = [use for use in (*own, *uses) if use.nested != "by indices"]
+            found = _round(among, ranges, missing, values, conditions, restricted)
         if not found:
             names = ", ".join(sorted(name.partition("@")[0] for name in missing))
             hint = "declare the left side, or state a condition in a reducer"
@@ -100,25 +102,37 @@ def _all_indices(expr: Expression) -> Iterator[str]:
 
 
 def _uses(
-    expr: Expression, extents: Extents, restricting: frozenset[str], *, branch: bool, condition: bool
+    expr: Expression,
+    extents: Extents,
+    restricting: frozenset[str],
+    nested: Literal["outside", "by values", "by indices"] = "outside",
 ) -> Iterator[_Use]:
     match expr:
         case Subscript():
             for subscript, extent in zip(expr.subscripts, extents(expr.tensor), strict=True):
-                yield _Use(subscript, extent, restricting, branch, condition)
-                yield from _uses(subscript, extents, restricting, branch=branch, condition=condition)
+                yield _Use(subscript, extent, restricting, nested)
+                yield from _uses(subscript, extents, restricting, nested)
         case Call(function="where"):
             test, *values = expr.args
-            yield from _uses(test, extents, restricting, branch=branch, condition=True)
+            if nested != "by indices":
+                nested = "by indices" if _compares_places(test) else "by values"
+            yield from _uses(test, extents, restricting, nested)
             for e in values:
-                yield from _uses(e, extents, restricting | free_indices(test), branch=True, condition=condition)
+                yield from _uses(e, extents, restricting | free_indices(test), nested)
         case Reducer():
             conditions = [e for e in expr.items if not isinstance(e, IndexRef)]
             named = frozenset[str]().union(*(free_indices(c) for c in conditions))
-            yield from _uses(expr.body, extents, restricting | named, branch=branch, condition=condition)
+            yield from _uses(expr.body, extents, restricting | named, nested)
         case _:
             for e in children(expr):
-                yield from _uses(e, extents, restricting, branch=branch, condition=condition)
+                yield from _uses(e, extents, restricting, nested)
+
+
+def _compares_places(test: Expression) -> bool:
+    """Whether it has a comparison of indices, loop variables and sizes alone."""
+    if isinstance(test, Compare) and not has_reads(test):
+        return True
+    return any(map(_compares_places, children(test)))
 
 
 def _stated(expr: Expression, values: Mapping[str, int]) -> dict[str, range]:
@@ -241,9 +255,7 @@ def _round(
         for use in uses:
             names = free_indices(use.subscript)
             if (
-                use.branch
-                or use.condition
-                or name not in names
+                name not in names
                 or names & missing != {name}
                 or has_reads(use.subscript)
                 or _stays_inside(use.subscript)
