@@ -103,7 +103,7 @@ class _Fuser:
     position: Mapping[str, int]
     maximal: bool
     machine: Machine
-    refused: set[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=set)
+    joins: dict[tuple[tuple[str, ...], tuple[str, ...]], Part | None] = field(default_factory=dict)
     at: dict[str, list[Cone]] = field(default_factory=dict)
     ranges: dict[tuple[str, int, int], Hashable] = field(default_factory=dict)
 
@@ -154,36 +154,41 @@ class _Fuser:
         return joined if len(parts) == 1 or self._is_worth(joined, parts) else None
 
     def _pairwise(self, parts: list[Part]) -> list[Part]:
+        """Pairs joined, first those that keep all of their loops in common: what such a pair passes on is in registers, and a join with another part that keeps fewer would come between."""
         parts = self._topological(parts)
-        position = 1
-        while position < len(parts):
-            # Producers first, nearest first.
-            for earlier in range(position - 1, -1, -1):
-                joined = self._pair(parts, earlier, position)
-                if joined is not None:
-                    parts[earlier] = joined
-                    del parts[position]
-                    parts = self._topological(parts)
-                    position = max(earlier - 1, 0)
-                    break
-            position += 1
+        for whole in (True, False):
+            position = 1
+            while position < len(parts):
+                # Producers first, nearest first.
+                for earlier in range(position - 1, -1, -1):
+                    joined = self._pair(parts, earlier, position, whole)
+                    if joined is not None:
+                        parts[earlier] = joined
+                        del parts[position]
+                        parts = self._topological(parts)
+                        position = max(earlier - 1, 0)
+                        break
+                position += 1
         return parts
 
-    def _pair(self, parts: list[Part], earlier: int, later: int) -> Part | None:
-        """Two of the parts in one, or None when that is illegal or not worth it."""
+    def _pair(self, parts: list[Part], earlier: int, later: int, whole: bool) -> Part | None:
+        """Two of the parts in one, or None when that is illegal or not worth it. whole: nor where some loop is lost."""
         one, other = parts[earlier], parts[later]
         key = (one.names, other.names)
-        if key in self.refused or not (self.maximal or (one.loops and other.loops)):
-            return None
-        joined = None
-        if self._touch(one, other):
-            joined = self._joined(one, other)
-            if joined is None or not self._is_worth(joined, [one, other]):
-                joined = self._serially(one, other) if self.maximal else None
-        if joined is None:
-            self.refused.add(key)
+        if key not in self.joins:
+            self.joins[key] = self._join(one, other)
+        joined = self.joins[key]
+        if joined is None or (whole and not len(joined.free) == len(one.free) == len(other.free)):
             return None
         return None if is_between([part.names for part in parts], earlier, later, self.edges) else joined
+
+    def _join(self, one: Part, other: Part) -> Part | None:
+        if not (self.maximal or (one.loops and other.loops)) or not self._touch(one, other):
+            return None
+        joined = self._joined(one, other)
+        if joined is not None and self._is_worth(joined, [one, other]):
+            return joined
+        return self._serially(one, other) if self.maximal else None
 
     # -- one join ---------------------------------------------------------------------------------------------------------------
 
