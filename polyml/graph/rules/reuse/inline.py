@@ -14,6 +14,7 @@ from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, 
 from polyml.graph.edit import map_expressions, protected_names
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op
 from polyml.graph.traverse import equation_reads, estimated_bytes, index_extents, is_cheap, read_names, results_of
+from polyml.operation_weights import COSTLY, weight_of
 from polyml.records import dataclass
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine
@@ -21,7 +22,10 @@ from polyml.sets.affine import Affine
 __all__ = ["inline_elementwise", "is_elementwise", "read_through", "substituted"]
 
 _MAX_NODES = 64
-"""No body grows beyond this many nodes by inlining."""
+"""No body grows beyond this many different nodes by inlining."""
+
+_FEW = 3
+"""Producers that read neighbours of what is overwritten, for which it pays to keep a copy of these: fewer are no more to store than that."""
 
 
 def inline_elementwise(graph: Graph) -> Graph:
@@ -149,11 +153,11 @@ def _inline_block(
         gone = {replaces[t.name] for t in results_of(op) if t.name in replaces}
         match op:
             case Equation():
-                op = _inline_into(op, producers, uses, depth)
+                gone |= {op.base.name} if op.base is not None else set()
+                op = _inline_into(op, producers, uses, depth, gone)
                 producer = _producer(op, uses, depth)
                 if producer is not None:
                     producers[op.result.name] = producer
-                gone |= {op.base.name} if op.base is not None else set()
             case Loop():
                 gone |= {c.initial.name for c in op.carried}
                 body = _inline_block(
@@ -188,6 +192,15 @@ def _producer(equation: Equation, uses: _Uses, depth: int) -> _Producer | None:
     return producer
 
 
+def _calls_functions(body: Expr) -> bool:
+    return any(isinstance(node, Apply) and weight_of(node) >= COSTLY for node in walk(body))
+
+
+def _makes_integers(cast: Apply) -> bool:
+    """Whether floats become integers, which takes an instruction or, where vectors have none, several for each."""
+    return cast.dtype.is_integer and cast.args[0].dtype.is_float
+
+
 def _is_view(body: Expr) -> bool:
     """Pure accesses: an element, a number, an index value; a cast of one; a choice between them by index values alone (a pad)."""
     match body:
@@ -204,9 +217,16 @@ def _is_view(body: Expr) -> bool:
             return False
 
 
-def _inline_into(equation: Equation, producers: Mapping[str, _Producer], uses: _Uses, depth: int) -> Equation:
+def _inline_into(
+    equation: Equation, producers: Mapping[str, _Producer], uses: _Uses, depth: int, gone: set[str]
+) -> Equation:
+    """gone: what the equation overwrites."""
     names = dict.fromkeys(read.tensor for read in equation_reads(equation) if read.tensor in producers)
     chosen = {name: producers[name] for name in names if _pays(producers[name], equation, depth, uses)}
+    copying = [name for name, producer in chosen.items() if _makes_a_copy(producer, equation, gone)]
+    if len(copying) < _FEW:
+        for name in copying:
+            del chosen[name]
     if not chosen:
         return equation
 
@@ -216,8 +236,20 @@ def _inline_into(equation: Equation, producers: Mapping[str, _Producer], uses: _
         return read if through is None else through
 
     changed = map_expressions(equation, lambda expr: map_reads(expr, change))
-    size = sum(1 for _ in walk(changed.body))
-    return changed if size <= max(_MAX_NODES, sum(1 for _ in walk(equation.body))) else equation
+    return changed if _size(changed.body) <= max(_MAX_NODES, _size(equation.body)) else equation
+
+
+def _makes_a_copy(producer: _Producer, consumer: Equation, gone: set[str]) -> bool:
+    """Whether the consumer, which uses the producer's element at several places, overwrites neighbours of it that the producer reads: what these are before it does has to be kept."""
+    equation = producer.equation
+    if producer.view or sum(read.tensor == equation.result.name for read in equation_reads(consumer)) <= 1:
+        return False
+    return any(read.tensor in gone and read.subscripts != equation.target for read in equation_reads(equation))
+
+
+def _size(body: Expr) -> int:
+    """Nodes, those that are alike counted once."""
+    return len(set(walk(body)))
 
 
 def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:
@@ -230,9 +262,11 @@ def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:
         return True  # reading through an access is free
     if producer.depth != depth:
         return False  # it would be done again in every iteration
-    if producer.view and isinstance(body, Apply) and body.op == "cast":
+    if producer.view and isinstance(body, Apply) and body.op == "cast" and not _makes_integers(body):
         return True
-    times = sum(read.tensor == name for read in equation_reads(consumer))
+    reads = [read for read in equation_reads(consumer) if read.tensor == name]
+    # An element that is read at several places of an expression is computed once; it is left out of what is copied for several points where that is much.
+    times = len(reads) if _calls_functions(body) else len(set(reads))
     recomputed = times * uses.points_of(consumer) / producer.elements
     if producer.view:
         return recomputed <= 4
@@ -240,5 +274,5 @@ def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:
         return True
     rank = len(producer.equation.result.shape)
     streams = sum(len(read.subscripts) == rank for read in equation_reads(producer.equation))
-    small = sum(1 for _ in walk(body)) <= 8
+    small = _size(body) <= 8
     return producer.cheap and small and streams <= 1 and recomputed <= 2
