@@ -41,6 +41,9 @@ STEPS_OF_STRIPS = 6
 LOADS_OF_LINE = 32
 """Loads for what one line of the result takes, at most, where a line from L3 counts: at two a cycle, several times as long as such a line takes."""
 
+OPERATIONS_OF_LINE = 32
+"""Vector instructions of arithmetic for a line of what a step touches, at least, where lines from L2 do not count: divisions of one stencil take longer than these do, and the borders of tiles are computed in short vectors."""
+
 UNKNOWN = 1 << 20
 """What an extent that is symbolic is taken for: more than any tile has. Whether a step is large enough is asked at each call."""
 
@@ -120,8 +123,13 @@ class Sweep:
 
     @property
     def room(self) -> int:
-        """Bytes of a step that stay in L1 until the next one, or near it."""
-        return min(2 * self.facts.target.l1_bytes, self.facts.target.l2_bytes // 2)
+        """Bytes of a step that stay in L1 until the next one, or near it; in L2 where its arithmetic takes longer than they do from there."""
+        target = self.facts.target
+        boxes = {model.name: self.space(model) for model in self.models}
+        vectors = sum(prod(boxes[m.name].values()) / target.lanes(m.itemsize) * m.operations for m in self.models)
+        if vectors * target.line_bytes >= OPERATIONS_OF_LINE * self.bytes_of(boxes):
+            return target.l2_bytes
+        return min(2 * target.l1_bytes, target.l2_bytes // 2)
 
     def worth(self, sizes: Mapping[str, int | None], lanes: str, *, whole: bool) -> tuple[Product, ...] | None:
         """What must hold for a step to be as large as `is_large` asks, where its extents are symbolic, and each direction longer than a tile or two; None where there are extents that
