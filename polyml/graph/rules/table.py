@@ -39,6 +39,7 @@ from polyml.graph.rules.recurrences.once import recur_once
 from polyml.graph.rules.recurrences.two_places import alternate_places
 from polyml.graph.rules.reuse.absorb import absorb_copies
 from polyml.graph.rules.reuse.ahead import compute_once
+from polyml.graph.rules.reuse.chosen import choose_elements
 from polyml.graph.rules.reuse.common import share_equal
 from polyml.graph.rules.reuse.dead import remove_dead
 from polyml.graph.rules.reuse.hoist import hoist
@@ -152,6 +153,8 @@ RULES: tuple[Rule, ...] = (
     _plain("common", share_equal),
     _plain("remainders", sum_remainders, exact=False, needs=("vector_bytes",)),
     _plain("polynomials", write_polynomials, exact=False),
+    # Ordering: what is chosen may be inlined.
+    _plain("chosen", choose_elements),
     # Ordering: what is left of an expression may be inlined.
     _plain("tables", make_tables),
     _plain("inline", inline_elementwise),

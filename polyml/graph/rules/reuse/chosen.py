@@ -1,0 +1,131 @@
+"""A tensor that is made as a whole and written again under an `if`: one equation, which chooses.
+
+`d[i] = e[i]` and `if i >= 1: d[i] -= x[i - 1]` is `d[i] = where(i >= 1, e[i] - x[i - 1], e[i])`. What is one equation is stored once, may vanish into what reads it, and shares loops with it: the second one's range
+is another one than that of all others around it. Only where the `if` leaves out a border, and where few elements are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+
+import islpy as isl
+
+from polyml.dtypes import boolean, i64
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, map_reads
+from polyml.graph.edit import protected_names, with_ops
+from polyml.graph.ir import Check, Equation, Graph, Loop, Op
+from polyml.graph.rules.reuse.inline import is_elementwise, read_through
+from polyml.graph.traverse import equation_reads, results_of, users_of
+from polyml.renewed import renewed
+from polyml.sets.affine import affine
+from polyml.sets.from_isl import constraints_of
+
+__all__ = ["choose_elements"]
+
+_MOST_CONDITIONS = 6
+"""Of a box in three dimensions: each is a comparison."""
+
+_MOST_READS = 4
+"""Elements that the update reads beside its own. A wide stencil is better off without borders: its vectors are loaded under masks, or its loops cut at each of them."""
+
+_WIDEST = 8
+"""Elements that the border is wide, at most."""
+
+_NEUTRAL = {"add": -0.0, "sub": 0.0, "mul": 1.0}
+
+
+def choose_elements(graph: Graph) -> Graph:
+    """The graph with such pairs as one equation, where nothing else reads the first one's result."""
+    users = users_of(graph.ops)
+    once = {name for name, count in users.items() if count == 1} - protected_names(graph)
+    replaces = {item.final.name: item.tensor.name for item in graph.inputs if item.final is not None}
+    return with_ops(graph, _block(graph.ops, once, replaces))
+
+
+def _block(ops: tuple[Op, ...], once: set[str], replaces: Mapping[str, str]) -> tuple[Op, ...]:
+    """The ops of one block. replaces: as in `inline_elementwise`: whose memory a tensor takes over, so that what reads it may not be computed later."""
+    result: list[Op | None] = []
+    makers: dict[str, int] = {}
+    for op in ops:
+        gone = {replaces[tensor.name] for tensor in results_of(op) if tensor.name in replaces}
+        match op:
+            case Equation():
+                position = makers.get(op.base.name) if op.base is not None else None
+                maker = result[position] if position is not None else None
+                chosen = _chosen(op, maker) if isinstance(maker, Equation) else None
+                if chosen is not None and position is not None:
+                    op, result[position] = chosen, None
+                elif op.base is not None:
+                    gone.add(op.base.name)
+                if op.result.name in once and op.is_plain and is_elementwise(op):
+                    makers[op.result.name] = len(result)
+            case Loop():
+                gone |= {c.initial.name for c in op.carried}
+                body = _block(op.body, once, {c.next.name: c.inner.name for c in op.carried})
+                op = op if body is op.body else replace(op, body=body)
+            case Check():
+                pass
+        result.append(op)
+        if gone:
+            makers = {name: k for name, k in makers.items() if not gone & _sources(result[k])}
+    return renewed(ops, [op for op in result if op is not None])
+
+
+def _sources(op: Op | None) -> set[str]:
+    return {read.tensor for read in equation_reads(op)} if isinstance(op, Equation) else set()
+
+
+def _chosen(update: Equation, maker: Equation) -> Equation | None:
+    """Both as one equation over all elements; None where that is not possible, or not worth it."""
+    base = maker.result.name
+    if update.reduce is not None or update.only_if is not None or not update.is_plain:
+        return None
+    own = Read(base, tuple(map(affine, update.indices)), maker.result.dtype)
+    reads = set(equation_reads(update)) - {own}
+    if len(reads) > _MOST_READS or any(read.tensor == base for read in reads):
+        return None
+    before = read_through(maker, own)
+    condition = _condition(update, maker)
+    if before is None or condition is None:
+        return None
+    values = map_reads(update.body, lambda read: before if read == own else read)
+    return replace(
+        update,
+        domain=maker.domain.set_tuple_name(update.result.name),
+        body=_select(condition, values, before),
+        base=None,
+    )
+
+
+def _is_border(value: isl.Aff, whole: isl.Set) -> bool:
+    """Whether `value >= 0` leaves out no more than a border."""
+    least = whole.min_val(value)
+    return least.is_int() and least.get_num_si() >= -_WIDEST
+
+
+def _select(condition: Expr, values: Expr, before: Expr) -> Expr:
+    """The one or the other; what is added or multiplied to the latter, or what changes nothing (no other zero than these does: -0 + 0 is 0)."""
+    dtype = values.dtype
+    if isinstance(values, Apply) and values.op in _NEUTRAL and values.args[0] == before and not dtype.is_complex:
+        neutral = Const(_NEUTRAL[values.op] if dtype.is_float else abs(int(_NEUTRAL[values.op])), dtype)
+        return Apply(values.op, (before, Apply("select", (condition, values.args[1], neutral), dtype)), dtype)
+    return Apply("select", (condition, values, before), dtype)
+
+
+def _condition(update: Equation, maker: Equation) -> Expr | None:
+    """Which of the maker's elements are written again; None where that is not a convex part without strides."""
+    whole = maker.domain.set_tuple_name(update.result.name)
+    if not update.domain.is_subset(whole):
+        return None
+    pieces = update.domain.gist(whole).coalesce().get_basic_sets()
+    if len(pieces) != 1 or pieces[0].dim(isl.dim_type.div):
+        return None
+    found = constraints_of(pieces[0], update.indices)
+    if not 0 < len(found) <= _MOST_CONDITIONS or not all(
+        _is_border(c.get_aff(), whole) for c in pieces[0].get_constraints()
+    ):
+        return None
+    tests = [Apply("eq" if c.equality else "ge", (IndexValue(c.value, i64), Const(0, i64)), boolean) for c in found]
+    return reduce(lambda one, other: Apply("and", (one, other), boolean), tests[1:], tests[0])
