@@ -46,7 +46,9 @@ __all__ = ["Einsum", "einsum", "einsum_path"]
 
 
 class Einsum(Dispatcher):
-    """A compiled-on-demand program: call it with arrays. `trace`, `lower` and `compile` stop at the stages in between.
+    """A program that is compiled on demand: call it with arrays, by place or by name, and with `out=`. `trace`, `lower` and `compile` stop at the stages in between.
+
+    A call compiles for the dtypes, shapes and layouts of its arguments once. `bind` fixes arguments, `explain` says what was chosen, and takes what a call takes, as those three do.
 
     program: the resolved program. options: how it is compiled: those in force where the program was made, and its own on top.
     """
@@ -82,13 +84,13 @@ class Einsum(Dispatcher):
         return Bound(self.program, self.options, constants)
 
     def trace(self, *args: object, **keywords: object) -> Graph:
-        """The graph for these arguments."""
+        """The graph of tensor equations for these arguments, as the rules have rewritten it; `str` prints it."""
         from polyml.compiler.driver import trace_program
 
         return trace_program(self.program, self.key_of(*args, **keywords), self.options)[0]
 
     def lower(self, *args: object, **keywords: object) -> Lowered:
-        """The program for these arguments at every stage, down to loops. It is kept until another one is, or a call compiles it."""
+        """The program for these arguments at every stage, down to loops: `show("loops")` prints one, `schedule` is to be transformed by hand. It is kept until another one is, or a call compiles it."""
         from polyml.lowered import Lowered
 
         key = self.key_of(*args, **keywords)
@@ -233,7 +235,12 @@ def einsum(*arguments: object, **options: object) -> Any:
     text; `einsum("ik,kj->ij", a, b)`, numpy.einsum's form (docs/einsum.md), called at once, or without operands a callable.
 
     Args:
-        options: fields of polyml.Options; in numpy's form also its keywords: `out`, `dtype`, `order`, `casting`, `optimize`.
+        arguments: a function, its text, or subscripts and operands (also operands with sublists): arrays of any strides, lists, numbers.
+        options: fields of polyml.Options; in numpy's form also its keywords `out`, `dtype`, `order`, `casting`, `optimize`, and `memory_limit` (elements of
+            one intermediate), `semiring`, `where`.
+
+    Returns:
+        An `Einsum`, which compiles at its first call; in numpy's form what numpy.einsum returns, with its shape, dtype, memory order and views.
 
     Raises:
         PolymlError: what is wrong with the program or its arguments, with its place and a remedy. In numpy's form: the class that numpy.einsum raises.

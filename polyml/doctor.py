@@ -190,7 +190,7 @@ def _cuda() -> Iterator[Finding]:
     try:
         yield Finding("pycuda", version("pycuda"))
     except PackageNotFoundError:
-        yield Finding("pycuda", "not installed", "pip install '.[cuda]' (needs nvcc)", needed=False)
+        yield Finding("pycuda", "not installed", "pip install 'polyml-compiler[cuda]' (needs nvcc)", needed=False)
         return
     try:
         yield Finding("CUDA devices", ", ".join(device_names()))

@@ -97,7 +97,21 @@ class Dispatcher:
         self._aim()
 
     def __call__(self, *args: object, **keywords: object) -> Any:
-        """Runs the program: results as new arrays, or in `out=`."""
+        """Runs the program, compiled at the first call with these dtypes, shapes and layouts.
+
+        Args:
+            args, keywords: one for each parameter: arrays of the declared dtype and rank, any strides (what speaks DLPack is used where it is, lists are
+                converted); numbers for scalars and ints. out: an array, or a tuple of one for each new result, of the results' dtype and shape.
+
+        Returns:
+            The results in order; a single one without a tuple, None without any. New ones are contiguous, and those of no dimension scalars; parameters that
+            are assigned are updated in place, and returned as they were given.
+
+        Raises:
+            PolymlError: arguments that do not fit (`DTypeError`, `ShapeError`, `ArgumentError`), an index in a tensor that is out of range (`SubscriptError`, an
+                IndexError), or what is wrong with the program.
+            MemoryError: there is no room; what is updated in place is undefined then.
+        """
         return self._dispatch(*args, **keywords)  # replaced in each dispatcher's own type
 
     @property
