@@ -1,4 +1,17 @@
-"""polyml: a polyhedral loop optimizer for programs in Einstein notation (see README.md, docs/language.md)."""
+"""polyml: a polyhedral loop optimizer for programs in Einstein notation (see README.md, docs/language.md).
+
+    dense = polyml.einsum('''
+    def dense(x: f32["N K"], w: f32["K M"]):
+        y[n, m] = relu(x[n, k] * w[k, m])
+        return y
+    ''')
+    y = dense(x, w)                          # compiled at the first call
+    dense.lower(x, w).show("loops")          # any stage: graph, dependences, schedule, loops, llvm, asm, ..
+
+`einsum` makes a program of a decorated function or a text, and takes numpy.einsum's form (`einsum_path` is its companion); an `Einsum` is what it makes.
+`Options` and `Target` say how, and for which machine. `f32`, `i64`, .. are element types, for annotations. All errors are `PolymlError`s (`errors`).
+`polyml.testing` compares programs with a reference interpreter.
+"""
 
 from __future__ import annotations
 

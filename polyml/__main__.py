@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "--view",
         nargs="*",
         default=[],
-        help="only these stages, in full: graph plan domains dependences schedule loops llvm asm",
+        help="only these stages, in full: graph plan domains accesses dependences schedule loops llvm asm c (cuda)",
     )
     fuzz = commands.add_parser(
         "fuzz", help="random einsum calls against NumPy and random programs against the interpreter"
