@@ -36,6 +36,9 @@ _DEEP = 40
 _SWEPT_GAIN = 16
 """Sums that read large matrices from end to end are joined when that saves this part of what either reads at least: each is a nest of its own (schedule/blocking/in_order.py), which a common one is not."""
 
+_PASSED_GAIN = 8
+"""Sums are joined with elementwise equations when that saves this part of the largest tensors that these go through at least: what they repeat along other indices is small, and their lanes run along rows of their own."""
+
 
 def fuse(
     graph: Graph,
@@ -227,7 +230,7 @@ class _Chooser:
         if self.heavy(a) and self.heavy(b):
             least = max(2 * self.cache_bytes, tiles_worth(p for k in a | b for p in self.profiles[k]))
             found = 0 if found < least else found
-        elif any(self.swept[k] for k in a | b) and found < min(map(self.waits, (a, b))) // _SWEPT_GAIN:
+        elif found < self.least(a, b):
             found = 0
         if (a | b) & self.loops:
             found = max(found, self.fills(a, b), self.fills(b, a))
@@ -245,6 +248,17 @@ class _Chooser:
     def waits(self, group: _Group) -> int:
         """Bytes of large tensors that the group waits for."""
         return sum(max(self.swept[k], self.passed[k]) for k in group)
+
+    def least(self, a: _Group, b: _Group) -> int:
+        """Bytes that joining the groups must save where one of them waits for memory and the other would spoil its order."""
+        least = min(map(self.waits, (a, b))) // _SWEPT_GAIN if any(self.swept[k] for k in a | b) else 0
+        for one, other in ((a, b), (b, a)):
+            if self.sums(one) and not self.sums(other):
+                least = max(least, sum(self.passed[k] for k in other) // _PASSED_GAIN)
+        return least
+
+    def sums(self, group: _Group) -> bool:
+        return any(p.equation.reduced for k in group for p in self.profiles[k])
 
     def room(self, group: _Group) -> float:
         """How many times the usual number of equations a group may have: more with a loop, and where short elementwise equations over one box leave no intermediate to any other."""

@@ -60,6 +60,20 @@ def test_one_region(text: str) -> None:
     check_well_formed(g, regions)
 
 
+@pytest.mark.parametrize(("rows", "regions"), [(40, 1), (400, 2)])
+def test_what_repeats_a_product_many_times_stands_alone(rows: int, regions: int) -> None:
+    """The elements of a large result, in rows of its own, are not stored from the lanes of the small product that they have in common."""
+    g = graph(f"""
+        x: f32[50, 60]
+        w: f32[60, 70]
+        v: f32[{rows}, 70]
+        t[i, j] = sum[k](x[i, k] * w[k, j])
+        y[i, r, j] = t[i, j] * v[r, j]
+        return y
+    """)
+    assert len(fuse(g)) == regions
+
+
 def made_inside(region: Region) -> set[str]:
     """The tensors that exist in the region only."""
     made = {tensor.name for op in all_ops(region.ops) for tensor in results_of(op)}

@@ -323,6 +323,26 @@ def test_factors_leave_sums() -> None:
     assert not any("o_sum" in line for line in lines(rewrite(g, RewriteOptions(precise=True))))
 
 
+def test_sums_know_only_the_indices_of_what_factors_leave() -> None:
+    text = """
+        x: f32[5, 4]
+        w: f32[6, 5]
+        y[m, n] = sum[k](x[n, k] * w[m, n])
+        return y
+    """
+    assert lines(factor_sums(graph(text))) == ["y_sum[n] = sum_k x[n, k]", "y[m, n] = y_sum[n] * w[m, n]"]
+    verify(factor_sums(graph(text)))
+    # A condition ties the sum to an index that its terms do not name.
+    tied = """
+        x: f32[5, 6]
+        w: f32[6, 5]
+        tensor(y, f32[6, 5])
+        if k <= m: y[m, n] = sum[k](x[n, k] * w[m, n])
+        return y
+    """
+    assert lines(factor_sums(remove_dead(simplify(graph(tied)))))[-2].startswith("y_sum[m, n] = sum_k")
+
+
 def test_a_factor_stays_where_some_sums_are_empty() -> None:
     text = """
         x: f32[4, 4]

@@ -1,5 +1,7 @@
 """Factors that do not depend on the reduced indices moved out of sums: `sum_k a[n] * x[n, k]` becomes `a[n] * sum_k x[n, k]`.
 
+The sum then has only the indices that what is left in it knows: `sum_k a[n, f] * x[n, k]` becomes `a[n, f] * s[n]`, with `s[n] = sum_k x[n, k]`.
+
 Where some elements have nothing to sum (half a matrix), they must stay zero whatever the factor is, unless nobody reads them and there is a factor for them; where they keep a base's, only the others are scaled.
 
 The factor may sit in an elementwise producer that only scales: attention's `sum_j (e[i, j] / z[i]) * v[j, d]` divides once per result instead of once per weight.
@@ -14,10 +16,12 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, plain_indices, product_of, reads_of, walk
+from polyml.graph.builder.parts import variables_of
 from polyml.graph.edit import protected_names
 from polyml.graph.elements import all_elements, elements_at, elements_read
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.algebra.restrict import chosen_reads, restricted_to
+from polyml.graph.rules.boxes import is_free
 from polyml.graph.rules.reuse.inline import is_elementwise, read_through
 from polyml.graph.traverse import all_ops, read_names, tensors_of, users_of
 from polyml.new_names import fresh_name
@@ -84,23 +88,13 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
         factors = [*product.times, *product.over]
         if not _read_within(equation, points, graph) or not _are_there(factors, left, points, whole, graph):
             return None
+    summed = _summed(equation, product.inside, taken, graph)
     dtype = equation.result.dtype
-    name = fresh_name(f"{equation.result.name}_sum", taken)
-    taken.add(name)
-    partial = Tensor(name, dtype, equation.result.shape, equation.result.label)
-    body: Expr = Read(name, equation.target, dtype)
+    body: Expr = Read(summed.result.name, summed.target, dtype)
     for factor in product.times:
         body = Apply("mul", (body, factor), dtype)
     for divisor in product.over:
         body = Apply("div", (body, divisor), dtype)
-    summed = replace(
-        equation,
-        result=partial,
-        domain=equation.domain.set_tuple_name(name),
-        body=product_of(product.inside),
-        base=None,
-        instances=None,
-    )
     scaled = replace(
         equation,
         indices=left,
@@ -111,6 +105,30 @@ def _factored(equation: Equation, scalings: Mapping[str, Equation], taken: set[s
         instances=None,
     )
     return [summed, scaled]
+
+
+def _summed(equation: Equation, factors: Sequence[Expr], taken: set[str], graph: Graph) -> Equation:
+    """The sum of these factors' product, a tensor without the indices that neither they nor a condition name."""
+    result, body, domain = equation.result, product_of(factors), equation.domain
+    known = variables_of(body)
+    kept: list[int] = []
+    for d, index in reversed([*enumerate(equation.left)]):
+        if index in known or not is_free(equation, index, result.shape[d], graph):
+            kept.insert(0, d)
+        else:
+            domain = domain.project_out(isl.dim_type.set, d, 1)
+    name = fresh_name(f"{result.name}_sum", taken)
+    taken.add(name)
+    return replace(
+        equation,
+        result=Tensor(name, result.dtype, tuple(result.shape[d] for d in kept), result.label),
+        indices=(*(equation.left[d] for d in kept), *equation.reduced),
+        target=tuple(equation.target[d] for d in kept),
+        domain=domain.set_tuple_name(name),
+        body=body,
+        base=None,
+        instances=None,
+    )
 
 
 def _split(expr: Expr, equation: Equation, scalings: Mapping[str, Equation], product: _Product) -> None:
