@@ -14,6 +14,7 @@ from polyml.records import dataclass
 from polyml.target import FEW_REGISTERS
 
 __all__ = [
+    "LINE",
     "PLACED",
     "Layout",
     "Machine",

@@ -31,7 +31,7 @@ from polyml.graph.rules.layouts.costs import (
     roles_of,
     side_by_side_cost,
 )
-from polyml.graph.rules.layouts.operand_order import layout_in_order
+from polyml.graph.rules.layouts.operand_order import layout_in_order, layout_of_result
 from polyml.graph.rules.layouts.turned_results import turned_order
 from polyml.graph.traverse import indices_of, tensors_of
 from polyml.new_names import fresh_name
@@ -89,16 +89,20 @@ def _changed(
     # A sum over an index that no operand has adds the same again.
     if roles is None or set(roles.reduced) != set(equation.reduced):
         return ()
+    itemsize = equation.result.dtype.itemsize
     best = layout_in_order(given, roles, extents)
+    turned = None
     if best is None and all(prod(extents[i] for i in part) >= FEW for part in (roles.left, roles.right, roles.reduced)):
         assert isinstance(equation.body, Apply), "internal: no product"
         turned = turned_order(
             equation, equation.body, extents, tensors, machine.cache, machine.vector_bytes, whole=True
         )
-        best = _best(given, roles, turned, extents, equation.result.dtype.itemsize, machine)
+        best = _best(given, roles, turned, extents, itemsize, machine)
+    if best is None and turned is None:
+        best = layout_of_result(given, roles, extents, itemsize, machine)
     if best is None:
         return ()
-    blocks = is_laid_in_blocks(best, given.result, roles, extents, equation.result.dtype.itemsize, machine)
+    blocks = is_laid_in_blocks(best, given.result, roles, extents, itemsize, machine)
     return tuple(_ops(equation, reads, given, best, extents, tensors, blocks=blocks))
 
 

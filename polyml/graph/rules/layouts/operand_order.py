@@ -5,17 +5,22 @@
                                                                       z[b, a] = z_laid[a, b]
 
 What lies side by side everywhere is one index then (scop/joined_indices.py): here a vector times a matrix, which is read from end to end.
+
+    z[c, a, b, e] = sum[d](w[d, e] * y[d, e, b, a, c])   becomes   z_laid[e, b, a, c] = sum[d](w[d, e] * y[d, e, b, a, c]); z[c, a, b, e] = z_laid[e, b, a, c]
+
+Along e neighbours lie pages apart in y, of which each line would be met again and again: what is summed up is smaller, and a copy of it goes in blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, takewhile
 from math import prod
 
-from polyml.graph.rules.layouts.costs import Layout, Roles
+from polyml.graph.rules.layouts.costs import LINE, Layout, Machine, Roles
 
-__all__ = ["FEW_USES", "layout_in_order"]
+__all__ = ["FEW_USES", "layout_in_order", "layout_of_result"]
 
 FEW_USES = 16
 """Products with each element of the operand, below which memory is what they wait for."""
@@ -31,6 +36,9 @@ LEAST_RUN = 32
 
 LEAST = 1 << 17
 """Elements below which the copies' loops would show."""
+
+SMALLER = 2
+"""How many times fewer elements than the operand a result has, at least, that is copied for it alone."""
 
 
 def layout_in_order(given: Layout, roles: Roles, extents: Mapping[str, int]) -> Layout | None:
@@ -57,6 +65,25 @@ def layout_in_order(given: Layout, roles: Roles, extents: Mapping[str, int]) -> 
             if LARGER * moved <= large and score > most and score[0] > least and pieces <= MOST_PIECES and not short:
                 best, most = layout, score
     return best
+
+
+def layout_of_result(
+    given: Layout, roles: Roles, extents: Mapping[str, int], itemsize: int, machine: Machine
+) -> Layout | None:
+    """The result in the order of a large operand that no cache holds, and that short pieces would be read of; None where there is no such operand, or a copy of the result would cost as much."""
+    left, right = (prod(extents[i] for i in order) for order in (given.left, given.right))
+    large = max(left, right)
+    if prod(extents.values()) >= FEW_USES * large or large * itemsize <= 2 * machine.cache:
+        return None
+    order, others = (given.left, roles.right) if left >= right else (given.right, roles.left)
+    long = [i for i in given.result if extents[i] > 1]
+    if not long or long[-1] not in order or SMALLER * prod(extents[i] for i in given.result) > large:
+        return None
+    between = prod(extents[i] for i in order[order.index(long[-1]) + 1 :])
+    summed = prod(extents[i] for i in takewhile(lambda i: i in roles.reduced or extents[i] == 1, reversed(order)))
+    if between * itemsize < LINE or summed * itemsize >= LINE:
+        return None
+    return replace(given, result=(*others, *(i for i in order if i in given.result)))
 
 
 def _in_a_row(order: tuple[str, ...], layout: Layout, roles: Roles) -> int:

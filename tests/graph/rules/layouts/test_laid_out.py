@@ -220,3 +220,19 @@ def test_a_sum_over_what_no_operand_has_adds_the_same_again(y: str, x: str, w: s
     )
     subscripts = f"{x},{w}->{y}".replace(", ", "").replace(" ", "")
     np.testing.assert_array_equal(polyml.einsum(text, threads=1)(*given), 3 * np.einsum(subscripts, *given))
+
+
+@pytest.mark.parametrize(
+    "right", ["debac", "debca"]
+)  # the last index of the result is far from the end of the operand's order
+def test_a_result_that_would_cross_a_large_operand_is_laid_out_alone(right: str) -> None:
+    sizes = {"a": 9, "b": 11, "c": 14, "d": 2, "e": 13}
+    near = {"l2_bytes": 32 * 1024, "vector_bytes": 32, "vector_registers": 16}
+    assert f"z_laid[{', '.join(right[1:])}]" in laid("de", right, "cabe", sizes, **near)
+    assert "_laid" not in laid("de", right, "cabe", sizes, **{**near, "l2_bytes": 1 << 20})  # L2 holds the operand
+    assert "_laid" not in laid("de", right, "cabe", {**sizes, "d": 1, "c": 28}, **near)  # a result as large as it
+    parameters, line = text("de", right, "cabe", "f32")
+    x, y = arguments("de", right, sizes, "f32")
+    function = polyml.einsum(f"def f({parameters}):\n    {line}\n    return z\n", target=SMALL, threads=2)
+    expected = np.einsum(f"de,{right}->cabe", x.astype(float), y.astype(float))
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), expected)
