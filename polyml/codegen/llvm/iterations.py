@@ -43,6 +43,7 @@ def inside_loop(
     nest.levels.append(Level(preamble))
     nest.variables[node.variable] = (len(nest.levels) - 1, current)
     nest.grids[node.variable] = (node.lower, node.step)
+    around = state.phases, state.written
     rows = [lead for lead in state.leads if lead.inside == node.variable and _uses(node.body, lead.name)]
     for lead in rows:
         add_lead(state, lead)
@@ -63,6 +64,7 @@ def inside_loop(
             state.hope.end_round()
     b.known = {}
     b.in_place = b.in_place and node.kind != "vector"
+    state.phases, state.written = around  # behind the lanes another loop may have the variable
     nest.levels.pop()
     for name in (node.variable, *(lead.name for lead in rows)):
         del nest.variables[name]

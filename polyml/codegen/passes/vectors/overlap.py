@@ -82,10 +82,10 @@ def may_run_twice(loop: For) -> bool:
     return moving and not written & read
 
 
-def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Node, ...] | None:
+def settled(loop: For, types: Mapping[str, DType], taken: set[str], *, at_once: bool = True) -> tuple[Node, ...] | None:
     """The body with the elements that it writes in registers until its end, where they are stored; None where running it twice may make a difference, or no loop is in it.
 
-    types: of arrays. taken: names in use; the new ones are added.
+    types: of arrays. taken: names in use; the new ones are added. at_once: vectors that overlap run side by side, so that all load before any stores; else none may go on with what is there.
 
     Rewrite:
         z[i, a] = 0; for (k ..) z[i, a] += x[i, k] * y[k, a];
@@ -96,7 +96,7 @@ def settled(loop: For, types: Mapping[str, DType], taken: set[str]) -> tuple[Nod
         -> register r; r = z[a]; for (k ..) r = r * x[a] + c[k]; z[a] = r;
     """
     sums = any(isinstance(node, Assign) and node.reduction is not None for node in walk_nodes(loop.body))
-    starts = _starts(loop, {} if sums else _places_at_hand(loop))
+    starts = _starts(loop, _places_at_hand(loop) if at_once and not sums else {})
     if not starts or not all(name in types and not (sums and types[name].is_complex) for name in starts):
         return None
     registers = {name: fresh(f"{name}_value", taken) for name in starts}

@@ -153,7 +153,7 @@ class _Vectorize:
         width, span = self.width(loop), loop.upper - loop.lower
         if ranges.constant(span) is not None or self.reduces_across(loop, ranges):
             return ()
-        body = settled(loop, self.types, self.taken)
+        body = settled(loop, self.types, self.taken, at_once=False)
         taps = None if body is None else over_taps(replace(loop, body=with_lanes(body, width)), ranges)
         if taps is None:
             return ()
@@ -330,7 +330,7 @@ class _Vectorize:
         width, trips = self.width(loop), ranges.constant(loop.upper - loop.lower)
         if trips is None or trips < width or trips % (loop.factor * width) == 0 or not _shares_rows(loop, ranges):
             return ()
-        body = settled(loop, self.types, self.taken)
+        body = settled(loop, self.types, self.taken, at_once=False)
         if body is None:
             return ()
         vectors = min(loop.factor, -(-trips // width))

@@ -170,3 +170,16 @@ def attention(q: f32["Q D"], k: f32["K D"], v: f32["K D"]):
     y[i, d] = sum[j](e[i, j] * v[j, d]) / z[i]
     return y
 """
+
+
+@pytest.mark.parametrize("channel", [0, 2])
+def test_loops_behind_the_lanes_store_one_element_after_another(channel: int) -> None:
+    """Though their variable and their places are those of the loop of vectors."""
+    program = polyml.einsum(
+        'def f(x: f32["N 3"]):\n    y: f32["N 3"] = 0\n    for t in range(2):\n'
+        + "".join(f"        y[n, {c}] = x[n, {c}] + x[n, {(c + 1) % 3}] - t\n" for c in range(3))
+        + f"        for n in range(1, N):\n            y[n, {channel}] = sin(y[n - 1, {channel}]) + y[n, 1] * y[n, {2 - channel}]\n"
+        "    return y\n",
+        target=Target("x86-64-v3"),
+    )
+    assert verify(program, np.random.default_rng(0).random((40, 3), np.float32))

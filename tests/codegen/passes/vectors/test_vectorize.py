@@ -275,6 +275,19 @@ def test_whole_windows_of_rows_of_any_length_ask_nothing(taps: int, stride: int,
             np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"], err_msg=str(sizes))
 
 
+def test_windows_that_go_on_with_what_is_there_run_once() -> None:
+    first, behind = maximum([1 - affine("a"), affine(0)]), minimum([affine("M") - affine("a") + 1, affine(3)])
+    element = at("x", affine("a") + affine("k") - 1)
+    update = Assign(target=put("z", "a"), value=call("add", call("mul", at("z", "a"), at("y", "k")), element))
+    body = loop("a", 0, affine("M"), loop("k", first, behind, update), kind="vector")
+    arguments = [array("x", "M"), array("y", 3), array("z", "M")]
+    before = function(body, arguments=arguments, written="z", sizes=("M",))
+    after, _ = vectorize(before, vector_bytes=16)
+    for columns in (3, 5, 9):
+        sizes = {"M": columns}
+        np.testing.assert_array_equal(run(after, sizes)["z"], run(before, sizes)["z"])
+
+
 @pytest.mark.parametrize(
     "first",
     [
