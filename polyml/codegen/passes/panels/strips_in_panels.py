@@ -58,13 +58,14 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """What all tiles read of an array: rows and columns from where to where. shift: what stands beside the loops' variables in its subscripts. extents: the most rows and columns."""
+    """What all tiles read of an array: rows and columns from where to where. shift: what stands beside the loops' variables in its subscripts. extents: the most rows and columns. has_columns: whether there are some for certain."""
 
     array: Variable
     rows: tuple[Affine, Affine]
     columns: tuple[Affine, Affine]
     shift: tuple[int, int]
     extents: tuple[int, int]
+    has_columns: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class _Panels:
         width = -(-width // sums[0].lanes.width) * sums[0].lanes.width
         if depth * width * variable.dtype.itemsize > self.l1_bytes // 2:
             return None
-        return _Strip(variable, deep, wide, first, (depth, width))
+        return _Strip(variable, deep, wide, first, (depth, width), ranges.is_positive(wide[1] - wide[0]))
 
     def with_panel(self, strip: _Strip, tiles: For, sums: tuple[_Sums, ...]) -> Node:
         """The loop with the panel ahead of it, and reading that."""
@@ -127,7 +128,9 @@ class _Panels:
             for lower, upper, masked in ((j0, whole, False), (whole, j1, True))
         ]  # fmt: skip
         copies = For(variable=row, lower=k0, upper=k1, body=tuple(strips))
-        some = Apply("lt", (IndexValue(tiles.lower, i64), IndexValue(tiles.upper, i64)), boolean)
+        some = _is_below(tiles.lower, tiles.upper)
+        if not strip.has_columns:  # their end may lie anywhere before the beginning
+            some = Apply("and", (some, _is_below(j0, j1)), boolean)
 
         def moved(part: _Sums) -> For:
             def read(read: Read) -> Expr:
@@ -141,6 +144,10 @@ class _Panels:
 
         packed = replace(tiles, body=tuple(map(moved, sums)))
         return Allocate(variable=variable, body=(If(condition=some, then=(copies,)), packed))
+
+
+def _is_below(value: Affine, limit: Affine) -> Expr:
+    return Apply("lt", (IndexValue(value, i64), IndexValue(limit, i64)), boolean)
 
 
 def _sums_of(tiles: For) -> tuple[_Sums, ...]:

@@ -71,6 +71,7 @@ class _Collapse:
         """Whether an iteration of the outer loop goes on where the inner loop ends, in both arrays."""
         trips = _trips(inner)
         plain = all(loop.kind == "sequential" and loop.step == 1 for loop in (outer, inner)) and trips > 0
+        plain = plain and outer.variable not in inner.lower.variables()  # nor in the upper bound, trips being a number
         steps = [(side.stride(outer.variable), side.stride(inner.variable)) for side in sides]
         return plain and all(a is not None and b and a == b * trips for a, b in steps)
 

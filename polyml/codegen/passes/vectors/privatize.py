@@ -191,11 +191,11 @@ def _partial(node: Node) -> Partial | None:
 
 
 def is_short(node: Node, ranges: Ranges) -> bool:
-    """Whether the index of an argmax or argmin is known to have 32 bits."""
+    """Whether the index of an argmax or argmin is known to have 32 bits, and not to be the greatest number of these, which stands for none where lanes are combined (llvm/reductions/combine.py)."""
     if not isinstance(node, UpdateArgument) or not isinstance(node.candidate_index, IndexValue):
         return False
     low, high = ranges.lowest(node.candidate_index.affine), ranges.highest(node.candidate_index.affine)
-    return low is not None and high is not None and 0 <= low <= high < 1 << 31
+    return low is not None and high is not None and 0 <= low <= high < (1 << 31) - 1
 
 
 def _is_invariant(partial: Partial, inside: set[str], local: set[str]) -> bool:

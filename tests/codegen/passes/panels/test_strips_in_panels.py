@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import polyml as pm
 from benchmarks.polybench import KERNELS
+from polyml.codegen.loops import Assign
+from polyml.codegen.passes.panels.strips_in_panels import strips_in_panels
+from polyml.codegen.passes.vectors.vectorize import vectorize
+from polyml.codegen.printer import loops_text
+from polyml.sets.affine import affine
 from tests.codegen.llvm.reductions.test_numbers_kept import folded
+from tests.codegen.programs import agree, array, at, call, function, loop, put
 
 NUSSINOV = KERNELS["nussinov"]
 
@@ -51,3 +59,15 @@ def test_foldings_of_any_size() -> None:
     for n in (531, 1, 257, 64):
         bases, table = NUSSINOV.data({"N": n}, np.random.default_rng(n))
         np.testing.assert_array_equal(program(bases, table.copy()), NUSSINOV.reference(bases, table.copy())[0])
+
+
+def test_strips_that_end_before_they_begin_have_no_panel() -> None:
+    update = Assign(target=put("z", "i", "j"), value=call("mul", at("x", "i", "k"), at("y", "k", "j")), reduction="sum")
+    tiles = loop("i", 0, 32, loop("j", affine("C"), affine("M"), loop("k", 0, 32, update), kind="vector"))
+    arrays = [array("x", 32, 32), array("y", 32, 1024), array("z", 32, 1024)]
+    before = function(tiles, arguments=arrays, written="z", sizes=("C", "M"))
+    before = replace(before, bounds=(("C", 0, 12), ("M", 0, 12)))
+    after = strips_in_panels(vectorize(before, vector_bytes=32)[0], l1_bytes=32 << 10)
+    assert "y_panel" in loops_text(after)
+    for start, end in ((2, 9), (5, 5), (12, 1)):
+        agree(before, after, {"C": start, "M": end})

@@ -14,6 +14,7 @@ from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.codegen.passes.transposes.collapse_copies import collapse_copies
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import DType, f32, f64
+from polyml.sets.affine import affine
 from polyml.target import Target
 from tests.codegen.llvm.support import run_function
 from tests.codegen.programs import array, at, function, local, loop, put, random_arrays
@@ -64,6 +65,14 @@ def test_gaps_part_rows() -> None:
     (w, y), (allocate,) = program.arguments, program.body
     apart = replace(w, strides=(99, 18, 3, 1))  # three rows of taps follow each other, channels do not
     assert collapsed(replace(program, arguments=(apart, y), body=(allocate,))) == [9]
+
+
+def test_rows_that_move_with_the_loop_around_stay() -> None:
+    a, place = affine("a"), affine("a") * 3 + affine("b")
+    fill = Assign(target=put("p", place, "o"), value=at("w", "o", place))
+    nest = loop("o", 0, 8, loop("a", 0, 4, loop("b", a, a + 3, fill)), kind="vector")
+    inside = Allocate(variable=local("p", 16, 8), body=(nest,))
+    assert collapsed(function(inside, arguments=[array("w", 8, 16)], written="")) == []
 
 
 def collapsed(program: Function) -> list[int]:

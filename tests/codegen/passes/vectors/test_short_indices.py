@@ -8,7 +8,9 @@ import pytest
 import polyml as pm
 from polyml.codegen.loops import Assign, Function, Node, Place, UpdateArgument
 from polyml.codegen.passes.vectors import short_indices
+from polyml.codegen.passes.vectors.privatize import is_short
 from polyml.codegen.passes.vectors.short_indices import shorten_indices
+from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import DType, f32, f64, i64
 from polyml.expressions import Const, IndexValue, Read
@@ -136,3 +138,11 @@ def test_longer_ones_are_done_without_lanes(monkeypatch: pytest.MonkeyPatch) -> 
         np.testing.assert_array_equal(r, x.argmin(axis=1))
         np.testing.assert_array_equal(c, x.argmax(axis=0))
     assert len(f.kernels) == 1
+
+
+@pytest.mark.parametrize(("length", "short"), [((1 << 31) - 1, True), (1 << 31, False)])
+def test_the_greatest_number_is_no_index(length: int, short: bool) -> None:
+    """It says that no lane has seen anything."""
+    places = {"best": Place("b", ()), "argument": Place("i", ())}
+    step = UpdateArgument(kind="argmax", **places, candidate=at("x", K), candidate_index=IndexValue(K, i64))
+    assert is_short(step, Ranges().enter(loop("k", 0, length, step))) == short
