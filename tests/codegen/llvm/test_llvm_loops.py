@@ -12,7 +12,18 @@ from polyml.codegen.loops import Allocate, Function, Node
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
 from polyml.dtypes import f32, f64
 from polyml.sets.affine import affine
-from tests.codegen.llvm.support import compile_functions, const, loop, read, run_function, store, variable
+from tests.codegen.llvm.support import (
+    apply,
+    compile_functions,
+    const,
+    function_of,
+    loop,
+    read,
+    run_function,
+    store,
+    variable,
+    vector,
+)
 from tests.codegen.programs import cases, run
 
 CASES = cases()
@@ -75,3 +86,35 @@ def test_what_runs_once_from_an_unknown_place_is_no_loop(length: int, loops: int
     sizes = {"n": 29}
     before = run(replace(function, body=()), sizes)
     np.testing.assert_array_equal(run_function(function, before, sizes)["y"], run(function, sizes)["y"])
+
+
+def test_what_a_function_of_a_tile_writes_is_read_anew() -> None:
+    """It is called in the middle of a block, ahead of which an element of its result was read."""
+    names = [f"t{u}" for u in range(12)]
+    sums = (
+        store(name, (), apply("mul", read("x", f32, u, "k"), read("w", f32, "k", "j")), reduction="sum")
+        for u, name in enumerate(names)
+    )
+    tile: tuple[Node, ...] = (
+        loop("k", 0, 4, *sums),
+        *(store("y", (u, "j"), read(name, f32)) for u, name in enumerate(names)),
+    )
+    tile = (*(store(name, (), const(0, f32)) for name in names), *tile)
+    for name in names:
+        tile = (Allocate(variable=variable(name, f32, scope="register", lanes=4), body=tile),)
+    lanes = loop("j", 0, 8, *tile, kind="vector", step=4, width=4)
+    body = (
+        vector("i", 3, 4, store("z", ("i",), const(0, f32))),
+        store("z", (0,), read("y", f32, 0, 0)),
+        loop("i", 0, 1, lanes),
+        store("z", (1,), read("y", f32, 0, 0)),
+    )
+    arrays = {
+        "x": np.ones((12, 4), "f4"),
+        "w": np.ones((4, 8), "f4"),
+        "y": np.zeros((12, 8), "f4"),
+        "z": np.ones(3, "f4"),
+    }
+    function = function_of(body, arrays, written=("y", "z"))
+    assert ".range" in emit_module([function])
+    np.testing.assert_array_equal(run_function(function, arrays, {})["z"], [0, 4, 0])

@@ -136,6 +136,7 @@ def emit_apart(state: State, node: For, emit: Emit) -> None:
     values = [state.slots[array].pointer for array in arrays] + [state.nest.variables[s][1] for s in scalars]
     bounds = (state.nest.index(node.lower), state.nest.index(node.upper))
     state.builder.write(f"call void @{name}({', '.join(map(str, [*values, *bounds]))})")
+    state.builder.known = {}  # it has written elements
 
 
 # -- parallel loops ---------------------------------------------------------------------------------------------------------------
