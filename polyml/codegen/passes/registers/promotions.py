@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from polyml.codegen.element_accesses import Element, Lanes
 from polyml.codegen.loops import Assign, For, If, Node, Place, Variable
-from polyml.codegen.rewrite import map_places, variables_of
+from polyml.codegen.rewrite import map_places, uses, variables_of, walk_nodes
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of
 from polyml.records import dataclass
@@ -63,7 +63,7 @@ def loaded_where_kept(nodes: Sequence[Node], lanes: Lanes | None) -> tuple[Node,
     for node in nodes:
         if isinstance(node, If) and not node.otherwise and not any(reads_of(node.condition)):
             varies = lanes is not None and lanes.variable in variables_of(node.condition)
-            begun = {n.target.variable for n in node.then if _begins(n)}
+            begun = _begun(node.then)
             count = 0
             while not varies and count < len(made) and _begins(made[-1 - count], begun):
                 count += 1
@@ -72,6 +72,16 @@ def loaded_where_kept(nodes: Sequence[Node], lanes: Lanes | None) -> tuple[Node,
             node = replace(node, otherwise=loads) if loads else node
         made.append(node)
     return tuple(made)
+
+
+def _begun(nodes: Sequence[Node]) -> Set[str]:
+    """The registers that the nodes give a constant before anything else is done with them."""
+    found, used = set[str](), set[str]()
+    for node in nodes:
+        if _begins(node) and node.target.variable not in used:
+            found.add(node.target.variable)
+        used |= {use.variable for part in walk_nodes((node,)) for use in uses(part)}
+    return found
 
 
 def _begins(node: Node, known: Set[str] | None = None) -> TypeGuard[Assign]:

@@ -10,10 +10,10 @@ from polyml.codegen.loops import Allocate, Assign, For, If, Node
 from polyml.codegen.passes.registers.scalar_replacement import scalar_replacement
 from polyml.codegen.printer import loops_text
 from polyml.codegen.rewrite import walk_nodes
-from polyml.dtypes import i32
-from polyml.expressions import reads_of
+from polyml.dtypes import i32, i64
+from polyml.expressions import Const, reads_of
 from polyml.sets.affine import affine
-from tests.codegen.programs import agree, array, at, call, function, local, loop, number, put
+from tests.codegen.programs import agree, array, at, call, function, index, local, loop, number, put
 
 
 def test_a_loop_that_may_be_empty_beside_a_read_under_a_condition() -> None:
@@ -91,3 +91,17 @@ def test_elements_of_which_each_lane_has_its_own() -> None:
         assert not any(target.subscripts for target in targets), loops_text(after)
     room_of = [n.variable for n in walk_nodes(after.body) if isinstance(n, Allocate)]
     assert [v.lanes for v in room_of if v.name.startswith("r_value")] == [4, 2], loops_text(after)
+
+
+def test_what_a_condition_reads_before_it_begins_anew_is_loaded() -> None:
+    begins = If(
+        condition=call("eq", index("t"), Const(2, i64)),
+        then=(
+            Assign(target=put("z", 0), value=at("y", "t")),
+            Assign(target=put("y", "t"), value=number(0.0)),
+        ),
+    )
+    sums = loop("k", 0, 5, Assign(target=put("y", "t"), value=at("x", "k"), reduction="sum"))
+    arrays = [array("x", 5), array("y", 4), array("z", 1)]
+    before = function(loop("t", 0, 4, begins, sums), arguments=arrays, written="y z")
+    agree(before, scalar_replacement(before), {})
