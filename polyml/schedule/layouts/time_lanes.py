@@ -9,7 +9,7 @@ Rewrite, for lanes L, rows behind each other `lag`, strips of W columns that mov
 
 The tree says this, and is proved like any other on the array itself. Where values are meanwhile is the business of the code (codegen/time_lanes.py): lanes that are `lag` rows apart would be gathers.
 
-When: one statement over a box, whose rows and columns are numbers, which reads its own array alone at fixed distances (and what does not change with rows and columns), among them an element before it in its row; enough steps for a block, asked for at each call where they are not known. Measured with 16 vector registers alone: with AVX-512 an element takes 3.0 instructions in place of 4.2, but 1.9 reads in place of 0.7 (counted on an emulator).
+When: one statement over a box, whose rows and columns are numbers, which reads its own array alone at fixed distances (and what does not change with rows and columns), among them an element before it in its row; steps that are a few whole blocks or many, asked for at each call where they are not known. Measured with 16 vector registers alone: with AVX-512 an element takes 3.0 instructions in place of 4.2, but 1.9 reads in place of 0.7 (counted on an emulator).
 
 Source: skewing of loops over time as in Wonnacott, "Achieving scalable locality with time skewing" (IJPP 2002); lanes over time: Henretty et al. (CC 2011) and Yount, "Vector folding" (HPCC 2015) for stencils that are not in place.
 """
@@ -34,8 +34,11 @@ __all__ = ["time_lanes", "time_lanes_tree"]
 
 _Box = tuple[Affine, Affine, Affine]
 
-COSTS = {1: 1.5, 2: 1.0, 3: 0.9}
-"""What a step of an element takes in blocks of so many vectors of lanes, over two: elements come and go once a block, and while the chain along a row waits for its multiply-add, sums of other vectors are made."""
+COSTS = {2: 1.0, 3: 0.9}
+"""What a step of an element takes in blocks of so many vectors of lanes, over two: elements come and go once a block, and while the chain along a row waits for its multiply-add, sums of other vectors are made. Of one vector a step takes longer than by scans."""
+
+LEAST_BLOCKS = 4
+"""Blocks of steps, at least, where not all of them are whole: one of which some lanes are idle takes as long as two, and more than scans of its steps."""
 
 LEAST_STRIP = 16
 """Columns of a strip: of fewer, its edges weigh as much as what is between them."""
@@ -78,12 +81,18 @@ def time_lanes(
             continue
         if columns.constant < strips * found.strip:
             continue
-        whole = cost if at_hand is None else -(-at_hand // lanes) * lanes * cost
+        if steps.is_constant and steps.constant % lanes and steps.constant < LEAST_BLOCKS * lanes:
+            continue
+        whole = cost if at_hand is None else (at_hand // lanes + (2 if at_hand % lanes else 0)) * lanes * cost
         if best is None or whole < best[0]:
             best = (whole, replace(found, in_order=precise))
     if best is None:
         return None
-    return best[1], () if steps.is_constant else (Product((steps,), best[1].lanes),)
+    if steps.is_constant:
+        return best[1], ()
+    lanes = best[1].lanes
+    few = at_hand is not None and at_hand % lanes == 0 and at_hand < LEAST_BLOCKS * lanes
+    return best[1], (Product((steps,), lanes, multiple=lanes) if few else Product((steps,), LEAST_BLOCKS * lanes),)
 
 
 def _distances(scop: Scop, statement: Statement) -> set[tuple[int, int]] | None:

@@ -16,8 +16,9 @@ from polyml.target import Target
 
 @pytest.fixture(autouse=True)
 def any_strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads take grids of few strips, too."""
+    """Threads take grids of few strips, too, and steps that are a block and a part of one."""
     monkeypatch.setattr("polyml.schedule.layouts.time_lanes.LEAST_STRIPS", 0)
+    monkeypatch.setattr("polyml.schedule.layouts.time_lanes.LEAST_BLOCKS", 1)
 
 
 TARGET = Target("x86-64-v3", l1_bytes=32 * 1024)
@@ -104,6 +105,16 @@ def test_which_loops() -> None:
     assert "A_levels" not in loops(program(NINE), 16, grid(30, 100))
     few = program(NINE).replace("range(T)", "range(3)")
     assert "A_levels" not in loops(few, *large)
+
+
+def test_blocks_that_are_not_whole_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few blocks of 8 steps are whole ones, at a call, too; many may have a part of one."""
+    monkeypatch.setattr("polyml.schedule.layouts.time_lanes.LEAST_BLOCKS", 4)
+    for steps, taken in ((8, True), (13, False), (24, True), (29, False), (41, True)):
+        text = program(NINE).replace("range(T)", f"range({steps})")
+        assert ("A_levels" in loops(text, steps, grid(200, 100))) == taken
+    assert "T >= 8 and T % 8 == 0" in loops(program(NINE), 16, grid(200, 100)).replace("(", "").replace(")", "")
+    assert "T >= 32" in loops(program(NINE), 21, grid(200, 100))
 
 
 def test_the_order_is_proved() -> None:
