@@ -27,8 +27,6 @@ from polyml.sets.spaces import sets_of
 
 __all__ = ["scan_any_boxes"]
 
-_OUT = isl.dim_type.out
-
 
 @dataclass(frozen=True, slots=True)
 class _Reaching:

@@ -32,7 +32,7 @@ def parse(source: Source) -> Program:
         return _program(function, at)
     except (RecursionError, MemoryError):  # Python's own parser raises either
         hint = "give parts of it names of their own"
-        raise EinsumSyntaxError("the program is nested too deeply", span=_line_span(source, 1), hint=hint) from None
+        raise EinsumSyntaxError("the program is nested too deeply", span=_first_line(source), hint=hint) from None
 
 
 def _python_function(source: Source) -> tuple[ast.FunctionDef, Positions]:
@@ -47,14 +47,14 @@ def _python_function(source: Source) -> tuple[ast.FunctionDef, Positions]:
     except SyntaxError as error:
         raise _not_python(error, at) from None
     except ValueError as error:  # a null byte
-        raise EinsumSyntaxError(f"not Python syntax: {error}", span=_line_span(source, 1)) from None
+        raise EinsumSyntaxError(f"not Python syntax: {error}", span=_first_line(source)) from None
     body = module.body
     if indented:
         (block,) = body[:1]
         assert isinstance(block, ast.If), "internal: the added `if`"
         body = [*block.body, *body[1:]]
     if not body:
-        raise EinsumSyntaxError("there is no program in the text", span=_line_span(source, 1), hint=_ONE_FUNCTION)
+        raise EinsumSyntaxError("there is no program in the text", span=_first_line(source), hint=_ONE_FUNCTION)
     if isinstance(body[0], ast.AsyncFunctionDef):
         raise refusal("a program is not async", at, body[0], "write `def`: a call returns when its results are there")
     if not isinstance(body[0], ast.FunctionDef):
@@ -72,14 +72,14 @@ def _not_python(error: SyntaxError, at: Positions) -> EinsumSyntaxError:
     end = (error.end_offset or 0) - 1 if same_line else column + 1
     span = at.stretch(line, column, line, end)
     if span.line < 1:
-        span = _line_span(at.source, 1)
+        span = _first_line(at.source)
     return EinsumSyntaxError(f"not Python syntax: {error.msg}", span=span)
 
 
-def _line_span(source: Source, line: int) -> Span:
-    text = source.line(line)
+def _first_line(source: Source) -> Span:
+    text = source.line(1)
     start = len(text) - len(text.lstrip())
-    return Span(source, line, start, line, max(len(text.rstrip()), start + 1))
+    return Span(source, 1, start, 1, max(len(text.rstrip()), start + 1))
 
 
 def _program(function: ast.FunctionDef, at: Positions) -> Program:

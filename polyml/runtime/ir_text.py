@@ -38,18 +38,18 @@ class IrWriter:
         """Starts the block `name`."""
         self.lines.append(f"{name}:")
 
-    def offset(self, pointer: str, amount: int | str, hint: str = "p") -> str:
+    def offset(self, pointer: str, amount: int | str) -> str:
         """`pointer + amount` bytes."""
-        return self.value(f"getelementptr i8, ptr {pointer}, i64 {amount}", hint)
+        return self.value(f"getelementptr i8, ptr {pointer}, i64 {amount}", "p")
 
     def load(self, kind: str, pointer: str, offset: int = 0, hint: str = "v") -> str:
         """The value of LLVM type `kind` at `pointer + offset` bytes, naturally aligned."""
         return self.value(f"load {kind}, ptr {self.offset(pointer, offset) if offset else pointer}", hint)
 
-    def go_on_if(self, condition: str, otherwise: str) -> None:
-        """Branches to `otherwise` unless the i1 `condition` holds; the text goes on where it does."""
+    def go_on_if(self, condition: str) -> None:
+        """Branches to the block `slow` unless the i1 `condition` holds; the text goes on where it does."""
         onward = self.fresh("on")
-        self.do(f"br i1 {condition}, label %{onward}, label %{otherwise}")
+        self.do(f"br i1 {condition}, label %{onward}, label %slow")
         self.label(onward)
 
     def all_of(self, conditions: list[str]) -> str:

@@ -104,8 +104,8 @@ def _places(call: Checked) -> list[str]:
     if count == 1:
         return [given]
     tuples = ir.load("ptr", "%self", header.type)  # `self` is one
-    ir.go_on_if(ir.value(f"icmp eq ptr {ir.load('ptr', given, header.type)}, {tuples}"), "slow")
-    ir.go_on_if(ir.value(f"icmp eq i64 {ir.load('i64', given, header.tuple_size)}, {count}"), "slow")
+    ir.go_on_if(ir.value(f"icmp eq ptr {ir.load('ptr', given, header.type)}, {tuples}"))
+    ir.go_on_if(ir.value(f"icmp eq i64 {ir.load('i64', given, header.tuple_size)}, {count}"))
     return [ir.load("ptr", given, header.tuple_items + 8 * k, "out") for k in range(count)]
 
 
@@ -126,7 +126,7 @@ def _reserve(call: Checked) -> None:
 def _check_kinds(call: Checked) -> None:
     """Number of arguments, no keyword but `out`; type, dtype, rank and flags of arrays."""
     ir, signature = call.ir, call.signature
-    ir.go_on_if(ir.value(f"icmp eq i64 %nargs, {len(signature.parameters)}"), "slow")
+    ir.go_on_if(ir.value(f"icmp eq i64 %nargs, {len(signature.parameters)}"))
     plain = ir.value("icmp eq ptr %kwnames, null")
     if call.takes_out:
         ir.do("br label %keywords")
@@ -134,7 +134,7 @@ def _check_kinds(call: Checked) -> None:
         ir.do(f"br i1 {plain}, label %bound, label %named")
         ir.label("named")
         single = ir.value(f"icmp eq i64 {ir.load('i64', '%kwnames', call.header.tuple_size)}, 1")
-        ir.go_on_if(single, "slow")
+        ir.go_on_if(single)
         name = ir.load("ptr", "%kwnames", call.header.tuple_items)
         ir.do(f"%is.out = icmp eq ptr {name}, {call.own_object(2)}")
         given = ir.load("ptr", "%args", 8 * len(signature.parameters), "out")
@@ -144,7 +144,7 @@ def _check_kinds(call: Checked) -> None:
         ir.label("bound")
         call.objects[OUT] = ir.value(f"phi ptr [ null, %keywords ], [ {given}, %with.out ]", "out")
     else:
-        ir.go_on_if(plain, "slow")
+        ir.go_on_if(plain)
     for k, parameter in enumerate(signature.parameters):
         call.objects[parameter.name] = ir.load("ptr", "%args", 8 * k, "object")
     for parameter in call.arrays:
@@ -155,7 +155,7 @@ def _check_kind(call: Checked, parameter: ArrayParameter) -> None:
     flags = call.header.aligned | (call.header.writeable if parameter.written else 0)
     thing, dtype = call.objects[parameter.name], call.own_dtype(parameter.dtype)
     arguments = f"ptr {thing}, ptr {dtype}, i32 {len(parameter.shape)}, i32 {flags}"
-    call.ir.go_on_if(call.ir.value(f"call i1 @polyml_is_array({arguments})"), "slow")
+    call.ir.go_on_if(call.ir.value(f"call i1 @polyml_is_array({arguments})"))
 
 
 def _read_numbers(call: Checked) -> None:
@@ -169,16 +169,14 @@ def _read_numbers(call: Checked) -> None:
                 call.numbers[name] = f"%number.{name}"
                 _convert_scalar(ir, call.objects[name], call.numbers[name], dtype)
             case SizeParameter(name=name, value=value):
-                ir.go_on_if(
-                    ir.value(f"call i1 @polyml_number_i64(ptr {call.objects[name]}, ptr %number.{name})"), "slow"
-                )
+                ir.go_on_if(ir.value(f"call i1 @polyml_number_i64(ptr {call.objects[name]}, ptr %number.{name})"))
                 number = ir.value(f"load i64, ptr %number.{name}")
                 if value is None:
                     call.sizes[name] = number
                     shifted = ir.value(f"add i64 {number}, {LARGEST_INT}")
-                    ir.go_on_if(ir.value(f"icmp ule i64 {shifted}, {2 * LARGEST_INT}"), "slow")
+                    ir.go_on_if(ir.value(f"icmp ule i64 {shifted}, {2 * LARGEST_INT}"))
                 else:
-                    ir.go_on_if(ir.value(f"icmp eq i64 {number}, {value}"), "slow")
+                    ir.go_on_if(ir.value(f"icmp eq i64 {number}, {value}"))
             case _:
                 assert_never(parameter)
     for name, source in signature.size_sources().items():
@@ -187,9 +185,9 @@ def _read_numbers(call: Checked) -> None:
             extent = ir.load("i64", dims, 8 * source.dimension, "size")
             call.sizes[name] = ir.affine((affine("extent") - source.offset) // source.factor, {"extent": extent})
     for needed in signature.requires:
-        ir.go_on_if(ir.value(f"icmp sge i64 {ir.affine(needed, call.sizes)}, 0"), "slow")
+        ir.go_on_if(ir.value(f"icmp sge i64 {ir.affine(needed, call.sizes)}, 0"))
     if signature.suits:
-        ir.go_on_if(ir.all_of(_weighed(call)), "slow")
+        ir.go_on_if(ir.all_of(_weighed(call)))
 
 
 def _weighed(call: Checked) -> list[str]:
@@ -217,10 +215,10 @@ def _weighed(call: Checked) -> list[str]:
 def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> None:
     """Stores the Python number `thing` as `dtype` at `address`; slow when it is something else or does not fit."""
     if dtype.part != dtype:  # half precision and complex numbers
-        ir.go_on_if(ir.value(f"call i1 @polyml_number_{dtype.name}(ptr {thing}, ptr {address})"), "slow")
+        ir.go_on_if(ir.value(f"call i1 @polyml_number_{dtype.name}(ptr {thing}, ptr {address})"))
         return
     kind = {"f": "f64", "i": "i64", "u": "u64", "b": "bool"}[dtype.kind]
-    ir.go_on_if(ir.value(f"call i1 @polyml_number_{kind}(ptr {thing}, ptr {address})"), "slow")
+    ir.go_on_if(ir.value(f"call i1 @polyml_number_{kind}(ptr {thing}, ptr {address})"))
     if dtype.is_float and dtype.bits == 32:
         wide = ir.value(f"load double, ptr {address}")
         ir.do(f"store float {ir.value(f'fptrunc double {wide} to float')}, ptr {address}")
@@ -228,7 +226,7 @@ def _convert_scalar(ir: IrWriter, thing: str, address: str, dtype: DType) -> Non
         wide = ir.value(f"load i64, ptr {address}")
         narrow = ir.value(f"trunc i64 {wide} to i{dtype.bits}")
         back = ir.value(f"{'sext' if dtype.kind == 'i' else 'zext'} i{dtype.bits} {narrow} to i64")
-        ir.go_on_if(ir.value(f"icmp eq i64 {back}, {wide}"), "slow")
+        ir.go_on_if(ir.value(f"icmp eq i64 {back}, {wide}"))
         ir.do(f"store i{dtype.bits} {narrow}, ptr {address}")
 
 
@@ -249,7 +247,7 @@ def _check_layout(call: Checked, parameter: ArrayParameter) -> None:
             if not parameter.shape[k].is_constant:
                 same = ir.value(f"or i1 {same}, {ir.value(f'icmp eq i64 {extent}, 1')}")
             conditions.append(same)
-    ir.go_on_if(ir.all_of(conditions), "slow")
+    ir.go_on_if(ir.all_of(conditions))
 
 
 def _strides(call: Checked, parameter: ArrayParameter) -> list[str]:
@@ -289,7 +287,7 @@ def _apart(call: Checked, pairs: list[tuple[ArrayParameter, ArrayParameter]]) ->
         before = ir.value(f"icmp ule i64 {end}, {other_first}")
         behind = ir.value(f"icmp ule i64 {other_end}, {first}")
         apart.append(ir.value(f"or i1 {before}, {behind}"))
-    ir.go_on_if(ir.all_of(apart), "slow")
+    ir.go_on_if(ir.all_of(apart))
 
 
 def _address_range(call: Checked, parameter: ArrayParameter) -> tuple[str, str]:
