@@ -10,16 +10,22 @@ from collections.abc import Set
 from dataclasses import replace
 
 from polyml.codegen.loops import Assign, For, Function, If, Node
+from polyml.codegen.passes.sums.chained_sums import IN_FLIGHT
+from polyml.codegen.passes.unrolling.unroll import rolled_up
 from polyml.codegen.prefetch.inner_loops import inner_loops, put_first
-from polyml.codegen.rewrite import substitute_nodes, uses, walk_nodes, with_body
+from polyml.codegen.rewrite import have_no_bodies, names_read, substitute_nodes, uses, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
 
 __all__ = ["pack_in_tiles"]
 
 MOST_COPIES = 8
 """Vectors that are copied beside one step of the sums."""
+
+SEVERAL = 8
+"""Tiles from which on the sums of the first are in one copy, without requests for what comes next: four copies would be half of the code. Zen 3, 1x1 convolutions: 0.96 to 0.99 of the time; with the requests, in each step then, 0.98 to 1.04."""
 
 
 def pack_in_tiles(function: Function, constants: Set[str] = frozenset()) -> Function:
@@ -110,6 +116,8 @@ def _packed(loop: For, tiles: For, constants: Set[str]) -> tuple[Node, ...] | No
     if tiles.kind != "sequential" or not span.is_constant or span.constant <= tiles.step:
         return None
     first = substitute_nodes(tiles.body, {tiles.variable: tiles.lower})
+    if span.constant >= SEVERAL * tiles.step:
+        first = _rolled_up(first, copy.panel)
     paths = list(inner_loops(first))
     readers = [path for path in paths if any(use.variable == copy.panel for n in path[-1].body for use in uses(n))]
     if len(readers) != 1:
@@ -125,6 +133,21 @@ def _packed(loop: For, tiles: For, constants: Set[str]) -> tuple[Node, ...] | No
     if not copies:
         return None
     return (*put_first(first, {id(readers[0][-1]): copies}), replace(tiles, lower=tiles.lower + tiles.step))
+
+
+def _rolled_up(nodes: tuple[Node, ...], panel: str) -> tuple[Node, ...]:
+    """The nodes with loops over enough sums that read the panel in steps of one."""
+
+    def visit(node: Node) -> Node:
+        if not isinstance(node, For) or not have_no_bodies(node.body):
+            return with_body(node, inside)
+        loop = rolled_up(node)
+        return loop if len(loop.body) >= IN_FLIGHT and any(panel in names_read(n) for n in loop.body) else node
+
+    def inside(body: tuple[Node, ...]) -> tuple[Node, ...]:
+        return renewed(body, map(visit, body))
+
+    return inside(nodes)
 
 
 def _beside(copy: _Copy, path: tuple[For, ...]) -> tuple[Assign, ...]:

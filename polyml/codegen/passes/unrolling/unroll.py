@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import dropwhile
 
-from polyml.codegen.loops import For, Function, Node
+from polyml.codegen.loops import For, Function, Node, Prefetch
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import substitute_nodes, with_body
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum
 
-__all__ = ["unroll"]
+__all__ = ["rolled_up", "unroll"]
 
 
 def unroll(function: Function) -> Function:
@@ -18,6 +19,17 @@ def unroll(function: Function) -> Function:
     the rest of the iterations."""
     body = _body(function.body, outside(function))
     return function if body is function.body else replace(function, body=body)
+
+
+def rolled_up(loop: For) -> For:
+    """The loop in steps of one, without the prefetches ahead of the copies of its iteration; the loop itself where its body is no such copies."""
+    copies = tuple(dropwhile(lambda node: isinstance(node, Prefetch), loop.body))
+    one = copies[: len(copies) // loop.step]
+    if loop.step == 1 or loop.width > 1 or len(one) * loop.step != len(copies):
+        return loop
+    steps = ({loop.variable: affine(loop.variable) + j} for j in range(1, loop.step))
+    others = (node for step in steps for node in substitute_nodes(one, step))
+    return replace(loop, step=1, body=one) if (*one, *others) == copies else loop
 
 
 def _body(nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:

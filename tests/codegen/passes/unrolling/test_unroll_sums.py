@@ -71,11 +71,21 @@ def test_sums_of_unknown_length_have_the_copies_that_chains_need(size: int | str
     assert (made.kind, made.factor) == ("unroll", copies)
 
 
+@pytest.mark.parametrize(("rows", "copied"), [(64, True), (640, False)])
+def test_edges_that_are_a_small_part_of_all_sums_are_written_once(rows: int, copied: bool) -> None:
+    """The last four rows behind tiles of six."""
+    text = 'def f(x: f32["I K"], y: f32["K J"]):\n    z[i, j] = x[i, k] * y[k, j]\n    return z\n'
+    x, y = np.zeros((rows, 200), "f4"), np.zeros((200, 320), "f4")
+    target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024)
+    loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
+    assert (f"x[{rows - 1}, k + 1]" in loops) == copied
+
+
 @pytest.mark.parametrize(("rows", "written"), [(12, True), (4, False)])
 def test_parts_of_a_sum_that_would_take_several_rounds_are_written_out(rows: int, written: bool) -> None:
     """Of twelve rows of y that are read from end to end there are three rounds of four; of eight two."""
     text = 'def f(x: f32["I K"], y: f32["K J"]):\n    z[i, j] = x[i, k] * y[k, j]\n    return z\n'
-    x, y = np.zeros((rows, 2000), "f4"), np.zeros((2000, 3000), "f4")
+    x, y = np.zeros((rows, 2000), "f4"), np.zeros((2000, 3008), "f4")
     target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024, fills_l2=False)
     loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
     assert ("for (k = k_tile" not in loops) == written
