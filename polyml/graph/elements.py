@@ -12,7 +12,7 @@ from polyml.sets.affine import Affine
 from polyml.sets.boxes import box
 from polyml.sets.from_text import map_of, set_of
 
-__all__ = ["all_elements", "elements_at", "elements_read"]
+__all__ = ["all_elements", "are_apart", "elements_at", "elements_read"]
 
 
 def all_elements(tensor: Tensor) -> isl.Set:
@@ -34,3 +34,13 @@ def elements_at(points: isl.Set, indices: Sequence[str], subscripts: Sequence[Su
     names = sorted(variables_in(places) - set(indices))
     text = f"[{', '.join(indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
     return points.reset_tuple_id().apply(map_of(f"[{', '.join(names)}] -> {{ {text} }}"))
+
+
+def are_apart(points: isl.Set, indices: Sequence[str], places: Sequence[Affine]) -> bool:
+    """Whether no two of the points over the indices have the same place."""
+    if set(indices) <= {place.name for place in places}:
+        return True
+    names = sorted(variables_in(places) - set(indices))
+    text = f"[{', '.join(indices)}] -> [{', '.join(place.isl_text() for place in places)}]"
+    relation = map_of(f"[{', '.join(names)}] -> {{ {text} }}")
+    return bool(relation.intersect_domain(points.reset_tuple_id()).is_injective())

@@ -12,7 +12,8 @@ from typing import assert_never
 import islpy as isl
 
 from polyml.dtypes import DType, boolean
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, variables_in
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
+from polyml.graph.elements import are_apart
 from polyml.graph.ir import Check, Equation, Graph, Loop, Op, Tensor
 from polyml.ops import INDEX_DTYPE, OPS, REDUCTIONS, result_dtype
 from polyml.records import dataclass
@@ -167,15 +168,8 @@ def _indices(eq: Equation, scope: _Scope) -> None:
 
 def _is_injective(eq: Equation) -> bool:
     """True when no two left-side points have one target."""
-    left = eq.left
-    places = [s for s in eq.target if isinstance(s, Affine)]
-    if set(left) <= {s.name for s in places}:
-        return True
-    parameters = sorted(variables_in(places) - set(left))
-    text = ", ".join(s.isl_text() for s in places)
-    relation = isl.Map(f"[{', '.join(parameters)}] -> {{ {eq.result.name}[{', '.join(left)}] -> [{text}] }}")
-    points = eq.domain.project_out(isl.dim_type.set, len(left), len(eq.reduced)).set_tuple_name(eq.result.name)
-    return bool(relation.intersect_domain(points).is_injective())
+    points = eq.domain.project_out(isl.dim_type.set, len(eq.left), len(eq.reduced))
+    return are_apart(points, eq.left, [s for s in eq.target if isinstance(s, Affine)])
 
 
 def _check_name(name: str) -> None:

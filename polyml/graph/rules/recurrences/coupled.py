@@ -12,7 +12,7 @@ elementwise. The first iteration, whose H[0] the loop has not made, stays as it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -141,7 +141,8 @@ class _Row:
             return None
         own: set[Read] = set()
         ahead = 0
-        expected: dict[Read, dict[str, isl.Map]] = {}
+        # One read may stand for several, of this iteration and of the one before, which need not see the same.
+        expected: dict[Read, list[dict[str, isl.Map]]] = {}
 
         def put(reader: Equation, back: int, depth: int) -> Expr | None:
             """The reader's value of so many iterations before, as the equation can read it."""
@@ -155,25 +156,20 @@ class _Row:
                 moved = self.moved(read, back)
                 there = Read(self.current(read.tensor, equation), moved.subscripts, read.dtype)
                 writer = next((w for w in waiting if w.result.name in access), None)
-                if writer is None:
-                    expected[there] = {
-                        name: self.later(equation, reader, back, found) for name, found in access.items()
-                    }
-                    return there
-                distance = self.distance(reader, writer, access)
-                if distance is None or depth == 0:
-                    failed = True
-                    return read
-                if writer is equation:
+                if writer is not None:
+                    distance = self.distance(reader, writer, access)
+                    if distance is None or depth == 0:
+                        failed = True
+                        return read
+                    if writer is not equation:
+                        value = put(writer, back + distance, depth - 1)
+                        failed |= value is None
+                        return read if value is None else value
                     failed |= back + distance != 1
                     own.add(there)
-                    expected[there] = {
-                        name: self.later(equation, reader, back, found) for name, found in access.items()
-                    }
-                    return there
-                value = put(writer, back + distance, depth - 1)
-                failed |= value is None
-                return read if value is None else value
+                seen = {name: self.later(equation, reader, back, found) for name, found in access.items()}
+                expected.setdefault(there, []).append(seen)
+                return there
 
             value = map_reads(reader.body, change)
             return None if failed else value
@@ -188,7 +184,7 @@ class _Row:
         return _Alone(body, ahead) if self.is_right(equation, body, ahead, expected) else None
 
     def is_right(
-        self, equation: Equation, body: Expr, ahead: int, expected: Mapping[Read, Mapping[str, isl.Map]]
+        self, equation: Equation, body: Expr, ahead: int, expected: Mapping[Read, Sequence[Mapping[str, isl.Map]]]
     ) -> bool:
         """Whether each read of the new body sees what it is meant to."""
         changed = replace(equation, body=body)
@@ -197,18 +193,11 @@ class _Row:
         if known is None:
             return False
         points = self.from_then(points_of(next(p for p in places_of(loop) if p.equation is changed)), ahead)
-        for read in reads_of(body):
-            found = {n: m.intersect_domain(points) for n, m in known[equation.result.name, read].items()}
-            wanted = {n: m.intersect_domain(points) for n, m in expected.get(read, {}).items()}
-            for name in found.keys() | wanted.keys():
-                one, other = found.get(name), wanted.get(name)
-                if one is None or other is None:
-                    left = other if one is None else one
-                    if left is not None and not left.is_empty():
-                        return False
-                elif not one.is_equal(other):
-                    return False
-        return True
+        return all(
+            _are_equal(known[equation.result.name, read], seen, points)
+            for read in dict.fromkeys(reads_of(body))
+            for seen in expected.get(read, [{}])
+        )
 
     def sources(self, loop: Loop) -> dict[tuple[str, Read], dict[str, isl.Map]] | None:
         """By reader and read, the relations to the instances of the loop that made what is read."""
@@ -297,6 +286,18 @@ class _Row:
         return Read(
             read.tensor, tuple(s.substitute(values) for s in read.subscripts if isinstance(s, Affine)), read.dtype
         )
+
+
+def _are_equal(one: Mapping[str, isl.Map], other: Mapping[str, isl.Map], points: isl.Set) -> bool:
+    """Whether two reads see the same at these points: by names of writers, the instances that wrote it."""
+    found, wanted = ({n: m.intersect_domain(points) for n, m in seen.items()} for seen in (one, other))
+    for name in found.keys() | wanted.keys():
+        if name in found and name in wanted:
+            if not found[name].is_equal(wanted[name]):
+                return False
+        elif not (found if name in found else wanted)[name].is_empty():
+            return False
+    return True
 
 
 def _replaced(loop: Loop, equation: Equation, alone: _Alone, tensors: dict[str, Tensor]) -> list[Op] | None:

@@ -61,9 +61,9 @@ def _sum(loop: Loop) -> Equation | None:
         return None
     if not all(isinstance(place, Affine) for place in equation.target):
         return None
-    reads = {read for read in equation_reads(equation) if read.subscripts}
-    if any(read.tensor == carried.inner.name for read in reads):
+    if any(read.tensor == carried.inner.name for read in equation_reads(equation)):
         return None
+    reads = {read for read in equation_reads(equation) if read.subscripts}
     if loop.step != 1 or not loop.start.is_constant or not loop.stop.is_constant or loop.variable in equation.indices:
         return None
     if loop.stop.constant <= loop.start.constant:

@@ -21,6 +21,7 @@ from polyml.dtypes import boolean
 from polyml.expressions import Apply, Const, Expr, Read, map_reads, reads_of, substitute
 from polyml.graph.builder.parts import fill, variables_of
 from polyml.graph.edit import protected_names, with_name
+from polyml.graph.elements import are_apart
 from polyml.graph.flow import iterations_of
 from polyml.graph.ir import Carried, Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.algebra.simplify import simplify_expression
@@ -185,10 +186,15 @@ class _Rewriter:
         base, left = equation.base, equation.left
         if base is None or not equation.reduced or equation.only_if is not None:
             return None
-        if not all(isinstance(place, Affine) for place in equation.target):
-            return None
-        shape = _box(equation)
+        places = [place for place in equation.target if isinstance(place, Affine)]
+        shape = _box(equation) if len(places) == len(equation.target) else None
         if shape is None:
+            return None
+        points = equation.instances
+        if points is None:
+            points = equation.domain.project_out(isl.dim_type.set, len(left), len(equation.reduced))
+        # Several that are added to one element would be the last of them.
+        if equation.accumulate and not are_apart(points, left, places):
             return None
         result = self.tensor(replace(equation.result, shape=shape))
         plain = tuple(map(affine, left))
@@ -204,9 +210,6 @@ class _Rewriter:
         ops = self.running(alone, known)
         if ops is None:
             return None
-        points = equation.instances
-        if points is None:
-            points = equation.domain.project_out(isl.dim_type.set, len(left), len(equation.reduced))
         value: Expr = Read(result.name, plain, result.dtype)
         if equation.accumulate:
             combine = REDUCTIONS[equation.reduce or ""].combine

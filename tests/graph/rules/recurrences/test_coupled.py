@@ -139,6 +139,24 @@ def test_elements_made_twice(old: str, new: str) -> None:
     assert check(AFFINE_GAPS.replace(old, new), arguments())
 
 
+@pytest.mark.parametrize("made", ["max(H[j-1] - 1, E[j-1] - s[0])", "max(E[j-1] - s[0], H[j-1] - 1)"])
+def test_one_read_of_two_steps(made: str) -> None:
+    """H was made of the s of a step before, which is in the same place as the one that E is made of."""
+    text = f"""
+def f(D: f64["M"], x: f64["M"]):
+    E: f64["M"] = 0
+    H: f64["M"] = 0
+    s: f64["1"] = 0
+    for j in range(1, M):
+        E[j] = {made}
+        H[j] = max(D[j], E[j] + s[0])
+        s[0] = x[j]
+    return E, H
+"""
+    rng = np.random.default_rng(0)
+    assert not check(text, (rng.standard_normal(40), rng.standard_normal(40)))
+
+
 @cache
 def of_any_size(source: str) -> polyml.Einsum:
     """One kernel for all sizes."""

@@ -75,3 +75,10 @@ def test_extrema_of_every_kind_and_no_number(dtype: str) -> None:
         program = polyml.einsum(source)
         np.testing.assert_array_equal(program(x), reduced)
         assert program.lower(x).text("graph").count(" = ") == 1
+
+
+def test_numbers_that_grow_by_a_part_of_themselves() -> None:
+    """A tensor of no dimensions whose terms it is a factor of was no sum, and was taken for one."""
+    text = 'def f(x: f64["N"], w: f64["N"]):\n    s = 1.0\n    for t in range(7):\n        s = s + s * x[t] * w[t]\n    return s\n'
+    x, w = arguments()[1][:2]
+    assert polyml.einsum(text)(x, w) == np.prod(1 + x * w)

@@ -141,6 +141,13 @@ def test_precise_sums_keep_their_order_and_exact_ones_run() -> None:
         assert (" in range(" in str(program(body, dtype, precise=True).trace(x))) == runs
 
 
+def test_several_that_are_added_to_one_element() -> None:
+    """A running sum for each of them, and the last one alone, was what they were."""
+    text = 'def f(x: i64["N"]):\n    y: i64["N"] = 0\n    y[i // 2] += sum[k <= i](x[k])\n    return y\n'
+    x = np.arange(1, 41)
+    np.testing.assert_array_equal(polyml.einsum(text, precise=True)(x)[:20], np.cumsum(x).reshape(20, 2).sum(axis=1))
+
+
 def test_truth() -> None:
     rng = np.random.default_rng(0)
     for reducer in ("any", "all"):
