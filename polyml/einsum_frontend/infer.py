@@ -394,7 +394,7 @@ def _by_sets(
     good = good.coalesce()
     if not good.is_bounded():
         return None
-    between = isl.Map(f"{head}{{ [[a] -> [b]] -> [c] : a < c < b }}")
+    between = isl.Map(f"{head}{{ [[a'] -> [b']] -> [c'] : a' < c' < b' }}")
     if not good.product(good).apply(between).subtract(good).is_empty():
         raise UnboundedDomainError(
             f"the values of {variable} that keep every subscript in bounds have gaps",

@@ -17,6 +17,7 @@ __all__ = [
     "is_isl_name",
     "looks_like_index",
     "looks_like_size",
+    "looks_made",
 ]
 
 CONSTANTS: dict[str, float] = {"inf": float("inf"), "nan": float("nan"), "pi": 3.141592653589793}
@@ -30,6 +31,7 @@ ISL_KEYWORDS: frozenset[str] = frozenset(
 )
 """Words that isl's reader takes for itself (isl_stream.c, `check_keywords`, and isl_input.c)."""
 
+_MADE_NAME = re.compile(r"[a-z][0-9]+")
 _ISL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -45,6 +47,11 @@ def is_isl_name(name: str) -> bool:
 def looks_like_index(name: str) -> bool:
     """Whether `name` can be an index: it has letters, all lower-case."""
     return name.islower()
+
+
+def looks_made(name: str) -> bool:
+    """Whether `name` is like the indices that rules and schedules make (`i0`, `e1`): no loop's variable and no size of a graph has such a name, which these indices would hide."""
+    return _MADE_NAME.fullmatch(name) is not None
 
 
 def looks_like_size(name: str) -> bool:

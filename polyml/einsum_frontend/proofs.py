@@ -187,7 +187,7 @@ def _collisions(target: Sequence[Affine], scope: Scope) -> isl.Map | None:
     if {r.name for r in scope.indices} <= {s.name for s in target}:
         return None
     names = [r.name for r in (*scope.outer, *scope.indices)]
-    primed = {name: f"{name}_second" for name in names}
+    primed = {name: f"{name}'" for name in names}
     renamed = [s.substitute({old: affine(new) for old, new in primed.items()}) for s in target]
     same = [f"{a.isl_text()} = {b.isl_text()}" for a, b in zip(target, renamed, strict=True)]
     same += [f"{r.name} = {primed[r.name]}" for r in scope.outer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyml.einsum_frontend.names import looks_made
 from polyml.einsum_frontend.quasi_affine import nodes
 from polyml.einsum_frontend.syntax import (
     Assign,
@@ -36,12 +37,12 @@ LARGEST_SUM = 1 << 60
 
 
 def symbolic_ints(program: Program) -> frozenset[str]:
-    """The `int` parameters that may stay symbolic: all but those that divide or multiply an index or may leave 64 bits beside a number of the text, and those that an argument's shape gives.
+    """The `int` parameters that may stay symbolic: all but those that divide or multiply an index or may leave 64 bits beside a number of the text, those that an argument's shape gives, and those with a name like a rule's index.
 
     A shape gives an int where it is the only one in an entry of a parameter's shape: its value changes with the shape alone.
     """
     ints = frozenset(parameter.name for parameter in program.parameters if parameter.is_size)
-    given: set[str] = set()
+    given = set(filter(looks_made, ints))
     for parameter in program.parameters:
         for entry in parameter.shape or ():
             used = _names(entry) & ints

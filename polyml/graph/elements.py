@@ -17,7 +17,7 @@ __all__ = ["all_elements", "are_apart", "elements_at", "elements_read"]
 
 def all_elements(tensor: Tensor) -> isl.Set:
     """The box of a tensor's subscripts."""
-    names = [f"e{d}" for d in range(len(tensor.shape))]
+    names = [f"e{d}'" for d in range(len(tensor.shape))]
     return box("", names, dict(zip(names, tensor.shape, strict=True)), sorted(variables_in(tensor.shape)))
 
 

@@ -155,15 +155,16 @@ class Dispatcher:
 
     def _general_for(self, key: Key) -> AnyShapes | None:
         """The shapes of a kernel for any sizes where this call has one: the one that is asked for, or the one of a program that has seen many shapes, for those sizes that vary. None where an int is too large beside sizes."""
-        if self._general is None or any(map(is_large, key)):
+        whole = self._general  # another thread's call may find out that there is none
+        if whole is None or any(map(is_large, key)):
             return None
         if self._asked:
-            numbers = self._numbers(self._general, key)
-            left = frozenset(self._general.names).difference(numbers)
-            return (self._general.only(left) if numbers else None) or self._general
+            numbers = self._numbers(whole, key)
+            left = frozenset(whole.names).difference(numbers)
+            return (whole.only(left) if numbers else None) or whole
         if not self._is_one_of_many(key):
             return None
-        return self._general.only(varying(self._general, self._table.keys(), key))
+        return whole.only(varying(whole, self._table.keys(), key))
 
     def _numbers(self, general: AnyShapes, key: Key) -> Collection[str]:
         """The sizes that are numbers although any are asked for: of short rows and windows that there is a kernel for, or may be one: of the first few kinds, until a call needs the kernel for all."""

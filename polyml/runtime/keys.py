@@ -133,7 +133,8 @@ class KernelTable:
         self._fixed: list[frozenset[int]] = []  # positions of symbolic ints that are numbers in some kernel
 
     def __iter__(self) -> Iterator[Kernel]:
-        return (kernel for kernels in self._kernels.values() for kernel in kernels)
+        every = tuple(self._kernels.values())  # another thread may add one meanwhile
+        return (kernel for kernels in every for kernel in kernels)
 
     def __len__(self) -> int:
         return len(self._kernels)

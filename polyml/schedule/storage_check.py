@@ -79,9 +79,10 @@ def _faults(storage: Storage, traffic: Traffic, node: isl.ScheduleNode) -> list[
     if not _stay(traffic.flows, visits):
         found.append("a value leaves its visit")
     extents = [affine(extent) for extent in storage.shape]
-    room = " and ".join(f"0 <= o{d} < {extent.isl_text()}" for d, extent in enumerate(extents)) or "true"
+    spot = [f"o{d}'" for d in range(len(extents))]
+    room = " and ".join(f"0 <= {o} < {n.isl_text()}" for o, n in zip(spot, extents, strict=True)) or "true"
     names = sorted(set().union(*(extent.variables() for extent in extents)))
-    inside = isl.Set(f"[{', '.join(names)}] -> {{ [{', '.join(f'o{d}' for d in range(len(extents)))}] : {room} }}")
+    inside = isl.Set(f"[{', '.join(names)}] -> {{ [{', '.join(spot)}] : {room} }}")
     # { [visit, element] -> place }
     total: isl.Map | None = None
     spots = _spots(storage, traffic)

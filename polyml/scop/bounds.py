@@ -19,7 +19,7 @@ def prove_in_bounds(scop: Scop) -> None:
     """
     boxes = isl.UnionSet.empty(scop.context.get_space())
     for array in scop.arrays.values():
-        dims = [f"e{d}" for d in range(len(array.shape))]
+        dims = [f"e{d}'" for d in range(len(array.shape))]
         limits = [f"0 <= {e} < {extent.isl_text()}" for e, extent in zip(dims, array.shape, strict=True)]
         where = f" : {' and '.join(limits)}" if limits else ""
         box = isl.Set(f"{parameters_text(scop.sizes)}{{ {array.name}[{', '.join(dims)}]{where} }}")

@@ -72,8 +72,8 @@ class InPlace:
         return accesses.intersect_domain(self.domain.set_tuple_name("S"))
 
     def _same_iteration(self) -> isl.Map:
-        first = ", ".join((*self.loops, *(f"{i}_1" for i in self.indices)))
-        second = ", ".join((*self.loops, *(f"{i}_2" for i in self.indices)))
+        first = ", ".join((*self.loops, *(f"{i}'" for i in self.indices)))
+        second = ", ".join((*self.loops, *(f"{i}''" for i in self.indices)))
         return isl.Map(f"{parameters_text(self.sizes)}{{ S[{first}] -> S[{second}] }}")
 
     def moving(self, read: Read) -> tuple[list[int], tuple[Subscript | None, ...]]:

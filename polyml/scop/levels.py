@@ -49,7 +49,7 @@ def enter_loops(domain: isl.Set, loops: Sequence[LoopLevel]) -> isl.Set:
     if not loops:
         return domain
     count = domain.dim(isl.dim_type.set)
-    dims = [level.variable for level in loops] + [f"x{d}" for d in range(count - len(loops))]
+    dims = [level.variable for level in loops] + [f"x{d}'" for d in range(count - len(loops))]
     sizes = [domain.get_dim_name(isl.dim_type.param, d) for d in range(domain.dim(isl.dim_type.param))]
     known = sorted({v for level in loops for bound in (level.start, level.stop) for v in bound.variables()} - set(dims))
     head = parameters_text([*(s for s in sizes if s), *(k for k in known if k not in sizes)])

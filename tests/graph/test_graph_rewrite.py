@@ -391,6 +391,23 @@ def test_a_factor_that_is_not_there_for_the_other_half_stays_in_the_sum() -> Non
     verify(behind)
 
 
+def test_a_factor_at_computed_places_stays_in_a_sum_that_not_every_element_has() -> None:
+    """Nobody has checked the places of elements without anything to sum: reading there is out of bounds."""
+    text = """
+        a: f32[7]
+        w: f32[6, 20]
+        idx: i64[6]
+        tensor(t, f32[6, 20])
+        tensor(y, f32[6, 20])
+        if k < n: t[n, m] = sum[k](a[idx[n]] * w[k, m])
+        if n > 0: y[n, m] = t[n, m] + 1.0
+        return y
+    """
+    assert not any("t_sum" in line for line in lines(factor_sums(remove_dead(simplify(graph(text))))))
+    whole = graph(text.replace("k < n", "k <= n").replace("if n > 0: ", ""))
+    assert any("t_sum" in line for line in lines(factor_sums(remove_dead(simplify(whole)))))
+
+
 def test_a_factor_leaves_sums_beside_elements_that_stay() -> None:
     function = polyml.einsum("""
 def f(x: f64["N K"], a: f64):

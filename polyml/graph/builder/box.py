@@ -51,7 +51,7 @@ def box_of(state: State, values: isl.Set) -> tuple[Extent, ...] | None:
     extents = None if outside is None else _extents(state, outside)
     if outside is None or extents is None:
         return None
-    dims = [f"e{d}" for d in range(len(extents))]
+    dims = [f"e{d}'" for d in range(len(extents))]
     limits = [f"0 <= {e} < {n if isinstance(n, int) else n.isl_text()}" for e, n in zip(dims, extents, strict=True)]
     text = " and ".join(["true", *limits])
     whole = isl.Set(f"{parameters(state.size_ranges)}{{ [{', '.join(dims)}] : {text} }}")

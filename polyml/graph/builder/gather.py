@@ -158,7 +158,7 @@ def _all_elements(state: State, index: Expr, scope: Scope) -> str | None:
         return None
     for variable in state.env.values():
         if variable.tensor is not None and variable.tensor.name == index.tensor:
-            elements = [f"e{d}" for d in range(len(variable.shape))]
+            elements = [f"e{d}'" for d in range(len(variable.shape))]
             inside = [f"0 <= {e} < {affine(n).isl_text()}" for e, n in zip(elements, variable.shape, strict=True)]
             box = isl.Set(f"{parameters(scope.outer)}{{ [{', '.join(elements)}] : {' and '.join(['true', *inside])} }}")
             looked_up = image(index.subscripts, variable, scope)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from polyml.einsum_frontend.names import looks_made
 from polyml.einsum_frontend.quasi_affine import Names, needs_affine, needs_bounds
 from polyml.einsum_frontend.ranges import Range, interval
 from polyml.einsum_frontend.syntax import (
@@ -78,7 +79,7 @@ def _level(state: State, names: Names, statement: ForLoop) -> LoopLevel:
         raise NotAffineError("the step of a loop must be an integer that is not zero", span=statement.step.span)
     step = by.constant
     start, stop = needs_bounds(statement.start, statement.stop, names, step=step)
-    variable = state.fresh(statement.variable)
+    variable = state.fresh(f"{statement.variable}_" if looks_made(statement.variable) else statement.variable)
     known = {r.name: r for r in state.outer}
     first, last = interval(start, known), interval(stop, known)
     if step > 0:

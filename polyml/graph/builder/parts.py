@@ -55,7 +55,7 @@ def variables_of(expr: Expr) -> frozenset[str]:
 
 def image(subscripts: Sequence[Subscript], variable: Variable, scope: Scope) -> isl.Set:
     """`[outer] -> { [elements] }` that the instances of the scope touch; a gather touches its whole dimension."""
-    elements = [f"e{d}" for d in range(len(subscripts))]
+    elements = [f"e{d}'" for d in range(len(subscripts))]
     limits = [
         f"{e} = {s.isl_text()}" if isinstance(s, Affine) else f"0 <= {e} < {affine(extent).isl_text()}"
         for e, s, extent in zip(elements, subscripts, variable.shape, strict=True)

@@ -218,7 +218,7 @@ class State(Assumptions):
 
     def box(self, variable: Variable) -> isl.Set:
         """All elements, in the iterations that the loops around have."""
-        dims = [f"e{d}" for d in range(len(variable.shape))]
+        dims = [f"e{d}'" for d in range(len(variable.shape))]
         limits = [f"0 <= {e} < {affine(extent).isl_text()}" for e, extent in zip(dims, variable.shape, strict=True)]
         outer = self.outer
         limits += [r.constraint for r in outer if r.constraint]
@@ -241,8 +241,8 @@ def _over_iterations(written: isl.Set, level: LoopLevel, *, earlier: bool) -> is
     else:
         written = written.move_dims(isl.dim_type.set, 0, isl.dim_type.param, position, 1)
     rank = written.dim(isl.dim_type.set) - 1
-    elements = [f"e{d}" for d in range(rank)]
-    previous = f"{variable}_previous"
+    elements = [f"e{d}'" for d in range(rank)]
+    previous = f"{variable}'"
     bounds = [loop_constraint(previous, level.start, level.stop, level.step)]
     if earlier:
         bounds += [

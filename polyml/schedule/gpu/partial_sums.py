@@ -158,7 +158,7 @@ def parts_of_sum(
     part = Array(name=_fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=shape, kind="local")
     indices, value, into = _cut(s, index, size, count, block, inside)
     reached = _reached(scop, s)
-    numbers = isl.Set(f"{parameters_text(scop.sizes)}{{ [b] : 0 <= b < {affine(count).isl_text()} }}")
+    numbers = isl.Set(f"{parameters_text(scop.sizes)}{{ [b'] : 0 <= b' < {affine(count).isl_text()} }}")
     names = tuple(_fresh(f"S_{part.name}_{what}", taken) for what in ("init", "combine", "winner"))
     identity = REDUCTIONS[s.reduction].identity(whole.dtype)
     result = tuple(map(affine, elements))

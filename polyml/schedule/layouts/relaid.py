@@ -121,7 +121,7 @@ def relaid(scop: Scop, inside: Scop, layouts: Sequence[Layout]) -> Relaid:
 
 def affected_elements(scop: Scop, array: Array) -> tuple[isl.Set, isl.Set]:
     """The elements of the array that are read from before the region, and those that are written; all of it where these are no convex set."""
-    names = [f"e{d}" for d in range(len(array.shape))]
+    names = [f"e{d}'" for d in range(len(array.shape))]
     box = " and ".join(f"0 <= {name} < {extent.isl_text()}" for name, extent in zip(names, array.shape, strict=True))
     everything = isl.Set(f"{parameters_text(scop.sizes)}{{ {array.name}[{', '.join(names)}] : {box} }}")
     own = everything.to_union_set()

@@ -159,7 +159,7 @@ def _are_independent(scop: Scop, dependences: Dependences) -> bool:
     """Whether no statement's instance depends on another of its own within one iteration of the sequential loops."""
     for statement in scop.statements.values():
         names = ", ".join(statement.indices)
-        others = ", ".join([*statement.indices[: statement.loop_depth], *(f"{i}_" for i in statement.indices[statement.loop_depth :])])  # fmt: skip
+        others = ", ".join([*statement.indices[: statement.loop_depth], *(f"{i}'" for i in statement.indices[statement.loop_depth :])])  # fmt: skip
         same = isl.UnionMap(f"{{ {statement.name}[{names}] -> {statement.name}[{others}] }}")
         if not dependences.validity.intersect(same).is_empty():
             return False

@@ -35,7 +35,7 @@ def index_set_split(schedule: Schedule, statement: str, loop: str, at: int | str
     """
     found = find_loop(schedule, statement, loop)
     try:
-        below = isl.UnionSet(f"{parameters_text(schedule.scop.sizes)}{{ [x] : x < {at} }}")
+        below = isl.UnionSet(f"{parameters_text(schedule.scop.sizes)}{{ [x'] : x' < {at} }}")
     except isl.Error as fault:
         raise TransformError(
             f'"{at}" is not affine in the sizes', hint=f"sizes: {', '.join(schedule.scop.sizes) or 'none are symbolic'}"
@@ -100,18 +100,18 @@ def _partial_tiles(
     domain = statement.domain.to_union_set()
     visit = visits.intersect_domain(domain).as_map()
     depth = visit.dim(isl.dim_type.out)
-    points, box = [f"p{d}" for d in range(depth)], []
-    targets = [f"p{d}" for d in range(depth)]
+    points, box = [f"p{d}'" for d in range(depth)], []
+    targets = [f"p{d}'" for d in range(depth)]
     conditions: list[str] = []
     for k in tiles:
         tile = tile_of(rows_of(around[k].node, scop)[name])
         if tile is None:
             raise TransformError(f"loop {around[k].name} is no tile loop of {name}")
         base, size = tile
-        points[k], targets[k] = f"x{k}", f"q{k}"
-        conditions.append(f"x{k} = {base.isl_text()}")
-        box.append(f"p{k} <= q{k} < p{k} + {size}")
-    head, plain = parameters_text(scop.sizes), ", ".join(f"p{d}" for d in range(depth))
+        points[k], targets[k] = f"x{k}'", f"q{k}'"
+        conditions.append(f"x{k}' = {base.isl_text()}")
+        box.append(f"p{k}' <= q{k}' < p{k}' + {size}")
+    head, plain = parameters_text(scop.sizes), ", ".join(f"p{d}'" for d in range(depth))
     indices = ", ".join(statement.indices)
     # { S[i] -> [p with x in the place of the tile] } and { [p] -> [p with q anywhere in the tile] }
     inside = isl.Map(

@@ -210,7 +210,7 @@ def _over_iterations(domain: isl.Set, loop: Loop, count: int, index: str, indice
         domain = domain.insert_dims(isl.dim_type.set, 0, 1)
     else:
         domain = domain.move_dims(isl.dim_type.set, 0, isl.dim_type.param, position, 1)
-    dims = [index, *(f"x{d}" for d in range(len(indices)))]
+    dims = [index, *(f"x{d}'" for d in range(len(indices)))]
     head = parameters_text(parameters_of(domain))
     value = (affine(index) * loop.step + loop.start).isl_text()
     if position >= 0:

@@ -184,9 +184,11 @@ def _depends(expr: Expr, indices: Sequence[str]) -> bool:
 
 
 def _are_there(factors: Sequence[Expr], left: Sequence[str], points: isl.Set, whole: isl.Set, graph: Graph) -> bool:
-    """Whether what the factors read exists at elements without anything to sum, too, which are scaled like the others."""
+    """Whether what the factors read exists at elements without anything to sum, too, which are scaled like the others: nobody has checked places there that are values."""
     tensors = tensors_of(graph)
     for read in (read for factor in factors for read in reads_of(factor)):
+        if not all(isinstance(s, Affine) for s in read.subscripts):
+            return False
         known = elements_at(points, left, read.subscripts).union(all_elements(tensors[read.tensor]))
         if not elements_at(whole, left, read.subscripts).intersect_params(graph.context).is_subset(known):
             return False

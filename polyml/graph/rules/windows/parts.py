@@ -146,7 +146,7 @@ def cropped(equation: Equation, wanted: isl.Set | None, graph: Graph) -> Equatio
 
 def meets_all(equation: Equation, graph: Graph) -> bool:
     """Whether every element of the result is one that such a target hits."""
-    names = [f"d{d}" for d in range(len(equation.target))]
+    names = [f"d{d}'" for d in range(len(equation.target))]
     every = box(equation.result.name, names, dict(zip(names, equation.result.shape, strict=True)), graph.sizes)
     hit = equation.domain.apply(target_of(equation, graph.sizes))
     return every.intersect_params(graph.context).is_subset(hit)
