@@ -108,7 +108,12 @@ def _is_border(value: isl.Aff, whole: isl.Set) -> bool:
 def _select(condition: Expr, values: Expr, before: Expr) -> Expr:
     """The one or the other; what is added or multiplied to the latter, or what changes nothing (no other zero than these does: -0 + 0 is 0)."""
     dtype = values.dtype
-    if isinstance(values, Apply) and values.op in _NEUTRAL and values.args[0] == before and not dtype.is_complex:
+    if (
+        isinstance(values, Apply)
+        and values.op in _NEUTRAL
+        and values.args[0] == before
+        and (dtype.is_float or dtype.is_integer)
+    ):
         neutral = Const(_NEUTRAL[values.op] if dtype.is_float else abs(int(_NEUTRAL[values.op])), dtype)
         return Apply(values.op, (before, Apply("select", (condition, values.args[1], neutral), dtype)), dtype)
     return Apply("select", (condition, values, before), dtype)
@@ -123,9 +128,9 @@ def _condition(update: Equation, maker: Equation) -> Expr | None:
     if len(pieces) != 1 or pieces[0].dim(isl.dim_type.div):
         return None
     found = constraints_of(pieces[0], update.indices)
-    if not 0 < len(found) <= _MOST_CONDITIONS or not all(
-        _is_border(c.get_aff(), whole) for c in pieces[0].get_constraints()
-    ):
+    if not 0 < len(found) <= _MOST_CONDITIONS or any(c.equality for c in found):
         return None
-    tests = [Apply("eq" if c.equality else "ge", (IndexValue(c.value, i64), Const(0, i64)), boolean) for c in found]
+    if not all(_is_border(c.get_aff(), whole) for c in pieces[0].get_constraints()):
+        return None
+    tests = [Apply("ge", (IndexValue(c.value, i64), Const(0, i64)), boolean) for c in found]
     return reduce(lambda one, other: Apply("and", (one, other), boolean), tests[1:], tests[0])
