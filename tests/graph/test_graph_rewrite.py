@@ -627,10 +627,11 @@ def test_a_sum_whose_terms_a_condition_leaves_out_is_zero_where_there_are_none()
 
 def test_an_element_that_is_read_at_several_places_of_an_expression_is_computed_once() -> None:
     """Differences that an update uses twice each need no arrays beside what it writes (Perona and Malik's diffusion)."""
-    terms = " + ".join(f"{d}[i, j] / (1 + {d}[i, j] ** 2)" for d in "ns")
+    terms = " + ".join(f"{d}[i, j] / (1 + {d}[i, j] ** 2)" for d in "nsw")
     lines = [
         "    n[i, j] = x[max(i - 1, 0), j] - x[i, j]",
         "    s[i, j] = x[min(i + 1, N - 1), j] - x[i, j]",
+        "    w[i, j] = x[i, max(j - 1, 0)] - x[i, j]",
         f"    x[i, j] += 0.2 * ({terms})",
     ]
     smooth = polyml.einsum("\n    ".join(['def f(x: f64["N M"]):', "for t in range(3):", *lines, "return x"]) + "\n")
@@ -639,6 +640,7 @@ def test_an_element_that_is_read_at_several_places_of_an_expression_is_computed_
     assert len(loop.body) == 1
     expected = x.copy()
     for _ in range(3):
-        north, south = expected[[0, 0, 1, 2, 3, 4]] - expected, expected[[1, 2, 3, 4, 5, 5]] - expected
-        expected += 0.2 * (north / (1 + north**2) + south / (1 + south**2))
+        rows, columns = ([0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 5]), [0, *range(8)]
+        steps = [*(expected[near] - expected for near in rows), expected[:, columns] - expected]
+        expected += 0.2 * sum(step / (1 + step**2) for step in steps)
     np.testing.assert_allclose(smooth(x.copy()), expected, rtol=1e-12)

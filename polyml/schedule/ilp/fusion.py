@@ -154,7 +154,7 @@ class _Fuser:
         return joined if len(parts) == 1 or self._is_worth(joined, parts) else None
 
     def _pairwise(self, parts: list[Part]) -> list[Part]:
-        """Pairs joined, first those that keep all of their loops in common: what such a pair passes on is in registers, and a join with another part that keeps fewer would come between."""
+        """Pairs joined, first those that keep all loops of one of the two: what such a pair passes on is in registers, and a join with another part that keeps fewer would come between."""
         parts = self._topological(parts)
         for whole in (True, False):
             position = 1
@@ -172,13 +172,13 @@ class _Fuser:
         return parts
 
     def _pair(self, parts: list[Part], earlier: int, later: int, whole: bool) -> Part | None:
-        """Two of the parts in one, or None when that is illegal or not worth it. whole: nor where some loop is lost."""
+        """Two of the parts in one, or None when that is illegal or not worth it. whole: nor where both lose a loop."""
         one, other = parts[earlier], parts[later]
         key = (one.names, other.names)
         if key not in self.joins:
             self.joins[key] = self._join(one, other)
         joined = self.joins[key]
-        if joined is None or (whole and not len(joined.free) == len(one.free) == len(other.free)):
+        if joined is None or (whole and len(joined.free) < min(len(one.free), len(other.free))):
             return None
         return None if is_between([part.names for part in parts], earlier, later, self.edges) else joined
 

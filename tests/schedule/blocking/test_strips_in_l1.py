@@ -109,7 +109,7 @@ def test_threads_have_columns_of_their_own() -> None:
 @pytest.mark.parametrize(("n", "asked"), [(9, 2), (14, 1)])
 def test_two_tiles_of_different_rows_share_what_they_ask_for(n: int, asked: int) -> None:
     """5 and 4 rows: each asks for one of the two lines that a term of the next strip has; of 5, 5 and 4 the first two do."""
-    x, y, _ = operands("nn", n, 1500, 1000, "f4")
+    x, y, _ = operands("nn", n, 1504, 1000, "f4")
     lowered = polyml.einsum(TEXTS["nn"].format("f32"), target=_ZEN3, threads=1).lower(x, y)
     tiles = lowered.text("loops").split("vector(8)")
     assert sum("prefetch L2 y" in tile for tile in tiles) == asked
