@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.expressions import Apply, Read
+from polyml.expressions import Apply, Read, walk
 from polyml.graph import rewrite as rewriter
 from polyml.graph.fuse import fuse
 from polyml.graph.ir import Equation, Graph, Loop, Op
@@ -644,3 +644,13 @@ def test_an_element_that_is_read_at_several_places_of_an_expression_is_computed_
         steps = [*(expected[near] - expected for near in rows), expected[:, columns] - expected]
         expected += 0.2 * sum(step / (1 + step**2) for step in steps)
     np.testing.assert_allclose(smooth(x.copy()), expected, rtol=1e-12)
+
+
+def test_chains_of_squares_do_not_grow_without_bounds() -> None:
+    """Each is read twice: all of them in one expression are 2 ** 30 products."""
+    steps = [f"    t{k + 1}[i] = t{k}[i] * t{k}[i]" for k in range(30)]
+    squares = polyml.einsum("\n".join(['def f(x: f64["N"]):', "    t0[i] = x[i] - 1", *steps, "    return t30", ""]))
+    x = np.array([1.0, 0.0, 2.0, 0.5])
+    made = [op for op in squares.lower(x).stages.graph.ops if isinstance(op, Equation)]
+    assert all(sum(1 for _ in walk(op.body)) <= 256 for op in made)
+    np.testing.assert_array_equal(squares(x), [0, 1, 1, 0])

@@ -24,6 +24,9 @@ __all__ = ["inline_elementwise", "is_elementwise", "read_through", "substituted"
 _MAX_NODES = 64
 """No body grows beyond this many different nodes by inlining."""
 
+_ALIKE = 4
+"""How often a node of such a body may be written out, on average."""
+
 _FEW = 3
 """Producers that read neighbours of what is overwritten, for which it pays to keep a copy of these: fewer are no more to store than that."""
 
@@ -248,8 +251,9 @@ def _makes_a_copy(producer: _Producer, consumer: Equation, gone: set[str]) -> bo
 
 
 def _size(body: Expr) -> int:
-    """Nodes, those that are alike counted once."""
-    return len(set(walk(body)))
+    """Nodes, those that are alike counted once; more where they are written out many times: a chain of squares has as many of them as it is long, and twice as many for each step in all."""
+    nodes = [*walk(body)]
+    return max(len(set(nodes)), len(nodes) // _ALIKE)
 
 
 def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:

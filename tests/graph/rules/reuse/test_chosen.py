@@ -52,7 +52,7 @@ LOOP = [
 def test_one_equation(lines: list[str], options: dict[str, bool]) -> None:
     compute = polyml.einsum(program(*lines), **options)
     assert not updates(compute.lower(X).stages.graph)
-    for size in [(7, 9), (3, 3)] if options else [(2, 1), (1, 2), (5, 18)]:
+    for size in [(3, 3)] if options else [(2, 1), (1, 2), (5, 9)]:
         assert verify(compute, np.random.default_rng(1).standard_normal(size))
 
 
