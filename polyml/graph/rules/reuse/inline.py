@@ -103,6 +103,7 @@ class _Uses:
         self.consumers: dict[str, list[tuple[Op, int]]] = {}
         self.bases: set[str] = set()
         self.points: dict[str, int] = {}
+        self.memory = {item.final.name: item.tensor.name for item in graph.inputs if item.final is not None}
         self._scan(graph.ops, 0)
 
     def _scan(self, ops: Sequence[Op], depth: int) -> None:
@@ -113,12 +114,18 @@ class _Uses:
                         self.bases.add(op.base.name)
                 case Loop():
                     self.bases |= {c.initial.name for c in op.carried}
+                    self.memory.update((c.next.name, c.inner.name) for c in op.carried)
                     self._scan(op.body, depth + 1)
                     continue
                 case Check():
                     pass
             for name in read_names(op):
                 self.consumers.setdefault(name, []).append((op, depth))
+
+    def overwritten(self, equation: Equation) -> set[str]:
+        """Names of the tensors whose memory the result takes over."""
+        found = {self.memory[equation.result.name]} if equation.result.name in self.memory else set()
+        return found if equation.base is None else found | {equation.base.name}
 
     def points_of(self, equation: Equation) -> int:
         """How many times the body of an equation is evaluated (inlining does not change it)."""
@@ -156,11 +163,11 @@ def _inline_block(
         gone = {replaces[t.name] for t in results_of(op) if t.name in replaces}
         match op:
             case Equation():
-                gone |= {op.base.name} if op.base is not None else set()
-                op = _inline_into(op, producers, uses, depth, gone)
+                op = _inline_into(op, producers, uses, depth)
                 producer = _producer(op, uses, depth)
                 if producer is not None:
                     producers[op.result.name] = producer
+                gone |= {op.base.name} if op.base is not None else set()
             case Loop():
                 gone |= {c.initial.name for c in op.carried}
                 body = _inline_block(
@@ -220,13 +227,11 @@ def _is_view(body: Expr) -> bool:
             return False
 
 
-def _inline_into(
-    equation: Equation, producers: Mapping[str, _Producer], uses: _Uses, depth: int, gone: set[str]
-) -> Equation:
-    """gone: what the equation overwrites."""
+def _inline_into(equation: Equation, producers: Mapping[str, _Producer], uses: _Uses, depth: int) -> Equation:
     names = dict.fromkeys(read.tensor for read in equation_reads(equation) if read.tensor in producers)
     chosen = {name: producers[name] for name in names if _pays(producers[name], equation, depth, uses)}
-    copying = [name for name, producer in chosen.items() if _makes_a_copy(producer, equation, gone)]
+    repeated = [name for name, producer in chosen.items() if _is_repeated(producer, equation)]
+    copying = [name for name in repeated if _makes_a_copy(chosen[name], equation, uses)]
     if len(copying) < _FEW:
         for name in copying:
             del chosen[name]
@@ -239,15 +244,25 @@ def _inline_into(
         return read if through is None else through
 
     changed = map_expressions(equation, lambda expr: map_reads(expr, change))
-    return changed if _size(changed.body) <= max(_MAX_NODES, _size(equation.body)) else equation
+    size = _size if chosen.keys() & repeated else _written_out
+    return changed if size(changed.body) <= max(_MAX_NODES, size(equation.body)) else equation
 
 
-def _makes_a_copy(producer: _Producer, consumer: Equation, gone: set[str]) -> bool:
-    """Whether the consumer, which uses the producer's element at several places, overwrites neighbours of it that the producer reads: what these are before it does has to be kept."""
-    equation = producer.equation
-    if producer.view or sum(read.tensor == equation.result.name for read in equation_reads(consumer)) <= 1:
-        return False
+def _is_repeated(producer: _Producer, consumer: Equation) -> bool:
+    """Whether the consumer uses one element of a producer that computes at several places."""
+    name = producer.equation.result.name
+    reads = [read for read in equation_reads(consumer) if read.tensor == name]
+    return not producer.view and len(set(reads)) < len(reads)
+
+
+def _makes_a_copy(producer: _Producer, consumer: Equation, uses: _Uses) -> bool:
+    """Whether the consumer overwrites neighbours of its element that the producer reads: what these are before it does has to be kept."""
+    equation, gone = producer.equation, uses.overwritten(consumer)
     return any(read.tensor in gone and read.subscripts != equation.target for read in equation_reads(equation))
+
+
+def _written_out(body: Expr) -> int:
+    return sum(1 for _ in walk(body))
 
 
 def _size(body: Expr) -> int:
@@ -269,8 +284,9 @@ def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:
     if producer.view and isinstance(body, Apply) and body.op == "cast" and not _makes_integers(body):
         return True
     reads = [read for read in equation_reads(consumer) if read.tensor == name]
-    # An element that is read at several places of an expression is computed once; it is left out of what is copied for several points where that is much.
-    times = len(reads) if _calls_functions(body) else len(set(reads))
+    # What an expression uses at several places is computed once. Otherwise its name is that of a register, where both share loops: not those of a sum, nor where one waits for what the other overwrites.
+    stored = consumer.reduce is not None or _makes_a_copy(producer, consumer, uses)
+    times = len(set(reads) if stored and not _calls_functions(body) else reads)
     recomputed = times * uses.points_of(consumer) / producer.elements
     if producer.view:
         return recomputed <= 4
@@ -278,5 +294,5 @@ def _pays(producer: _Producer, consumer: Op, depth: int, uses: _Uses) -> bool:
         return True
     rank = len(producer.equation.result.shape)
     streams = sum(len(read.subscripts) == rank for read in equation_reads(producer.equation))
-    small = _size(body) <= 8
+    small = _written_out(body) <= 8
     return producer.cheap and small and streams <= 1 and recomputed <= 2
