@@ -34,7 +34,7 @@ _WIDEST = 8
 """Elements that the border is wide, at most."""
 
 _NEUTRAL = {"add": -0.0, "sub": 0.0, "mul": 1.0}
-"""What changes no float, not even the sign of a zero."""
+"""What changes no number, not even the sign of a zero."""
 
 
 def choose_elements(graph: Graph) -> Graph:
@@ -47,7 +47,7 @@ def choose_elements(graph: Graph) -> Graph:
 
 
 def _readers(ops: tuple[Op, ...], protected: set[str]) -> dict[str, list[Equation]]:
-    """The equations that read a tensor, where each of them reads the element at its own point, and the tensor is nothing but read."""
+    """The equations that read a tensor, where each of them reads the element at its own point; no tensors that must stay as they are."""
     found: dict[str, list[Equation]] = {}
     stored = set(protected)
     for op in (op for op in all_ops(ops) if isinstance(op, Equation)):
@@ -62,7 +62,7 @@ def _block(
     ops: tuple[Op, ...], once: set[str], readers: Mapping[str, Sequence[Equation]], replaces: Mapping[str, str]
 ) -> tuple[Op, ...]:
     """The ops of one block. once: names of tensors that one op uses.
-    replaces: as in `inline_elementwise`: whose memory a tensor takes over, so that what reads it may not be computed later."""
+    replaces: for the tensors that the loop around passes on, or that a written input holds at the end, the one whose memory they take over: what reads that may not be computed later."""
     result: list[Op | None] = []
     makers: dict[str, int] = {}
     for op in ops:
@@ -136,8 +136,11 @@ def _select(condition: Expr, values: Expr, before: Expr) -> Expr | None:
         return None
     if not (dtype.is_float or dtype.is_integer):
         return None
-    neutral = Const(_NEUTRAL[values.op] if dtype.is_float else abs(int(_NEUTRAL[values.op])), dtype)
-    return Apply(values.op, (before, Apply("select", (condition, values.args[1], neutral), dtype)), dtype)
+    neutral = _NEUTRAL[values.op]
+    chosen = Apply(
+        "select", (condition, values.args[1], Const(neutral if dtype.is_float else int(neutral), dtype)), dtype
+    )
+    return Apply(values.op, (before, chosen), dtype)
 
 
 def _condition(update: Equation, maker: Equation) -> Expr | None:

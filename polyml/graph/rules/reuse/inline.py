@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import assert_never
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript, map_reads, plain_indices, walk
 from polyml.graph.edit import map_expressions, protected_names
@@ -34,8 +35,7 @@ _FEW = 3
 def inline_elementwise(graph: Graph) -> Graph:
     """The graph with elementwise producers inlined; those that nothing reads any more are left to dead-code elimination."""
     uses = _Uses(graph)
-    replaces = {item.final.name: item.tensor.name for item in graph.inputs if item.final is not None}
-    ops = _inline_block(graph.ops, {}, uses, replaces)
+    ops = _inline_block(graph.ops, {}, uses)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
@@ -96,7 +96,8 @@ def _place(value: Affine, values: Mapping[str, Subscript]) -> Subscript | None:
 
 
 class _Uses:
-    """Who reads what in the whole graph, and what updates and loops start from."""
+    """Who reads what in the whole graph, and what updates and loops start from. memory: for the tensors that a loop passes on, or that a written input holds at the end, the tensor whose memory they should
+    take over."""
 
     def __init__(self, graph: Graph) -> None:
         self.protected = protected_names(graph)
@@ -122,10 +123,18 @@ class _Uses:
             for name in read_names(op):
                 self.consumers.setdefault(name, []).append((op, depth))
 
-    def overwritten(self, equation: Equation) -> set[str]:
-        """Names of the tensors whose memory the result takes over."""
-        found = {self.memory[equation.result.name]} if equation.result.name in self.memory else set()
-        return found if equation.base is None else found | {equation.base.name}
+    def overwritten(self, op: Op) -> set[str]:
+        """Names of the tensors whose memory the results take over."""
+        found = {self.memory[t.name] for t in results_of(op) if t.name in self.memory}
+        match op:
+            case Equation():
+                return found if op.base is None else found | {op.base.name}
+            case Loop():
+                return found | {c.initial.name for c in op.carried}
+            case Check():
+                return found
+            case _:
+                assert_never(op)
 
     def points_of(self, equation: Equation) -> int:
         """How many times the body of an equation is evaluated (inlining does not change it)."""
@@ -150,29 +159,20 @@ class _Producer:
         return frozenset(read.tensor for read in equation_reads(self.equation))
 
 
-def _inline_block(
-    ops: tuple[Op, ...], outer: Mapping[str, _Producer], uses: _Uses, replaces: Mapping[str, str], depth: int = 0
-) -> tuple[Op, ...]:
-    """Inlines known producers into the ops of one block, and learns its producers on the way.
-
-    replaces: for the tensors that a loop passes on, or that a written input holds at the end, the tensor whose memory they should take over.
-    """
+def _inline_block(ops: tuple[Op, ...], outer: Mapping[str, _Producer], uses: _Uses, depth: int = 0) -> tuple[Op, ...]:
+    """Inlines known producers into the ops of one block, and learns its producers on the way."""
     producers = dict(outer)
     result: list[Op] = []
     for op in ops:
-        gone = {replaces[t.name] for t in results_of(op) if t.name in replaces}
+        gone = uses.overwritten(op)
         match op:
             case Equation():
                 op = _inline_into(op, producers, uses, depth)
                 producer = _producer(op, uses, depth)
                 if producer is not None:
                     producers[op.result.name] = producer
-                gone |= {op.base.name} if op.base is not None else set()
             case Loop():
-                gone |= {c.initial.name for c in op.carried}
-                body = _inline_block(
-                    op.body, _without(producers, gone), uses, {c.next.name: c.inner.name for c in op.carried}, depth + 1
-                )
+                body = _inline_block(op.body, _without(producers, gone), uses, depth + 1)
                 op = op if body is op.body else replace(op, body=body)
             case Check():
                 pass
