@@ -58,6 +58,7 @@ from polyml.codegen.loops import (
     UpdateArgument,
     Variable,
 )
+from polyml.codegen.ranges import outside
 from polyml.dtypes import boolean
 
 __all__ = ["emit_function", "emit_module"]
@@ -93,6 +94,7 @@ def emit_function(module: Module, function: Function, *, precise: bool = False, 
     variables = [(variable, f"%{argument_name(variable.name)}") for variable in function.arguments]
     state = new_state(module, function.name, function.sizes, variables, precise=precise, parallel=parallel)
     state.any_size = bool(function.sizes)
+    state.outside = outside(function)
     for lead in function.leads:
         if not lead.inside:
             add_lead(state, lead)

@@ -13,6 +13,7 @@ from polyml.codegen.llvm.ir import Lines, Value, constant, type_of
 from polyml.codegen.llvm.masks import lanes_where
 from polyml.codegen.llvm.math import MATH, sine_and_cosine, vector_math
 from polyml.codegen.llvm.math.quotient import divide_by_one, parts_of, pays
+from polyml.codegen.llvm.memory.inside import is_inside
 from polyml.codegen.llvm.memory.known_elements import is_known
 from polyml.codegen.llvm.memory.loads import load, load_part
 from polyml.codegen.llvm.pairs import dot_of_pairs, pair
@@ -20,7 +21,7 @@ from polyml.codegen.llvm.power import float_power, integer_power
 from polyml.codegen.llvm.state import State
 from polyml.dtypes import DType, f32, f64
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, reads_of, walk
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, FloorDiv
 
 __all__ = ["EMITTED", "evaluate", "product_factors"]
 
@@ -207,7 +208,8 @@ def _select(state: State, expr: Apply) -> Value:
     condition_expr, if_true, if_false = expr.args
     condition = cast(b, evaluate(state, condition_expr), condition_expr.dtype, _BOOLEAN)
     by_values = condition.lanes > 1 and not any(isinstance(node, IndexValue) for node in walk(condition_expr))
-    guards = [_needs_guard(state, arm, by_values) for arm in (if_true, if_false)]
+    alternates = condition.lanes > 1 and _alternates(state, condition_expr)
+    guards = [_needs_guard(state, arm, by_values, alternates) for arm in (if_true, if_false)]
     if not any(guards):
         chosen = _same_lanes(state, (evaluate(state, if_true), evaluate(state, if_false)))
     elif condition.lanes == 1:
@@ -228,12 +230,24 @@ def _select(state: State, expr: Apply) -> Value:
 _BOOLEAN = DType("bool", "b", 8)
 
 
-def _needs_guard(state: State, expr: Expr, by_values: bool) -> bool:
-    """Whether it reads memory that has not just been read for the same lanes anyway. by_values: elements at computed places only."""
+def _alternates(state: State, condition: Expr) -> bool:
+    """Whether the condition holds for some lanes of each vector, as far as one can see: it is about remainders of their variable."""
+    lanes = state.lanes
+    affines = [node.affine for node in walk(condition) if isinstance(node, IndexValue)]
+    atoms = (atom for value in affines for atom, _ in value.terms if isinstance(atom, FloorDiv))
+    return lanes is not None and any(
+        atom.denominator <= lanes.width and lanes.variable in atom.variables() for atom in atoms
+    )
+
+
+def _needs_guard(state: State, expr: Expr, by_values: bool, alternates: bool) -> bool:
+    """Whether it reads memory that has not just been read for the same lanes anyway. by_values: elements at computed places only; alternates: those that may not be there."""
 
     def guarded(read: Read) -> bool:
         if not read.subscripts:
             return False  # a number is there whatever the condition says, and a jump may be guessed wrong
+        if alternates and is_inside(state, read.tensor, read.subscripts):
+            return False
         return not (by_values and all(isinstance(subscript, Affine) for subscript in read.subscripts))
 
     return any(guarded(read) and not is_known(state, read.tensor, read.subscripts) for read in reads_of(expr))

@@ -43,7 +43,8 @@ def inside_loop(
     nest.levels.append(Level(preamble))
     nest.variables[node.variable] = (len(nest.levels) - 1, current)
     nest.grids[node.variable] = (node.lower, node.step)
-    around = state.phases, state.written
+    around = state.phases, state.written, state.loop_lanes
+    state.loops.append(node)
     rows = [lead for lead in state.leads if lead.inside == node.variable and _uses(node.body, lead.name)]
     for lead in rows:
         add_lead(state, lead)
@@ -58,13 +59,16 @@ def inside_loop(
         position = b.splat(current, ragged[0].lanes)
         reached = b.compare("sle", ragged[0], position)
         lanes = state.where(b.binary("and", reached, b.compare("slt", position, ragged[1])))
+    if lanes is not state.lanes:
+        state.loop_lanes = lanes
     with state.within(lanes):
         yield
         if state.hope is not None:
             state.hope.end_round()
     b.known = {}
     b.in_place = b.in_place and node.kind != "vector"
-    state.phases, state.written = around  # behind the lanes another loop may have the variable
+    state.phases, state.written, state.loop_lanes = around  # behind the lanes another loop may have the variable
+    state.loops.pop()
     nest.levels.pop()
     for name in (node.variable, *(lead.name for lead in rows)):
         del nest.variables[name]

@@ -12,7 +12,8 @@ from polyml.codegen.llvm.math.quotient import Reciprocal
 from polyml.codegen.llvm.memory.addresses import Nest
 from polyml.codegen.llvm.memory.phases import Phase, Rows
 from polyml.codegen.llvm.reductions.hope import Hope
-from polyml.codegen.loops import Lead, Scan, Variable
+from polyml.codegen.loops import For, Lead, Scan, Variable
+from polyml.codegen.ranges import Ranges
 from polyml.expressions import Expr, Subscript
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, weighted_sum
@@ -58,6 +59,7 @@ class State:
     heap: addresses from the heap, null where there was no memory; rooms: where the local arrays begin that live there; idle: those that nobody uses any more, by what they have room for; versions: conditions on sizes alone, known from the start, under which what comes now runs at all; failure: the i32 in which that is noted. streams: it has stores that bypass the caches. holding: variables in registers around. unforeseen: by what they are, constants that LLVM does not know (a mask of all lanes by its width).
     hope: of the loop that finds extrema as if there were no NaN (extrema.py); numbers: in a loop of extrema of which no candidate is a NaN. held: expressions whose values an iteration got from the one before (neighbours.py), or that were computed ahead of the loop (unchanging.py); reciprocals: of such divisors, None of those that are divided by as they are. multiplied: sums that are made by the units for products (adders.py). prepared: of recurrences in lanes, what follows from their factors alone (scan.py). functions: of the assignment that is written, those that are computed (functions_once.py).
     phases, written: of the vector loop around (phases.py), and the values of such rows that are not stored yet, by the array and the first place's subscripts.
+    outside: what is known of sizes; loops: those around, the outermost first; loop_lanes: the lanes that act in the innermost of them, whatever conditions inside say.
     any_size: some size is known at run time only. pipeline: the pointer of the pipeline whose stages this function runs, and the pipelined loop's variable (pipeline.py)."""
 
     builder: Builder
@@ -72,6 +74,9 @@ class State:
     rooms: list[Value] = field(default_factory=list)
     idle: dict[tuple[str, ...], list[Value]] = field(default_factory=dict)
     versions: list[Value] = field(default_factory=list)
+    outside: Ranges = field(default_factory=Ranges)
+    loops: list[For] = field(default_factory=list)
+    loop_lanes: Lanes | None = None
     failure: Value | None = None
     stack_bytes: int = 0
     bodies: int = 0

@@ -229,7 +229,7 @@ def range_function(
     state.bodies += 1
     name = f"{state.name}.body{state.bodies}.range"
     inner = new_state(state.builder.module, name, (), [], precise=state.precise, parallel=False)
-    inner.any_size = state.any_size
+    inner.any_size, inner.outside, inner.loops = state.any_size, state.outside, list(state.loops)
     inner.leads = state.leads
     for scalar in scalars:
         inner.nest.variables[scalar] = (0, Value(INDEX, f"%{size_name(scalar)}"))

@@ -19,6 +19,7 @@ from polyml.codegen.llvm.memory.access import (
 )
 from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
+from polyml.codegen.llvm.memory.inside import reads_all_lanes
 from polyml.codegen.llvm.memory.known_elements import keep
 from polyml.codegen.llvm.memory.masked import masked_gather, masked_load, zeros
 from polyml.codegen.llvm.memory.one_by_one import load_each, load_from, load_one_by_one
@@ -50,6 +51,9 @@ def load(state: State, name: str, subscripts: tuple[Subscript, ...], evaluate: E
         return found or b.emit(type_, f"load {type_}, {slot.pointer}, align {slot.variable.dtype.alignment}")
     key = ("load", name, subscripts, state.lanes)
     found = b.known.get(key)
+    if found is None and reads_all_lanes(state, name, subscripts):
+        with state.within(state.loop_lanes):
+            return load(state, name, subscripts, evaluate)
     if found is None:
         phase = state.phases.get((name, subscripts)) if state.lanes is not None and state.lanes.mask is None else None
         if phase is not None:

@@ -20,16 +20,17 @@ What is loaded ahead is what the next iteration needs itself, so nothing is touc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from polyml.codegen.llvm.ir import INDEX, Builder, Lines, Value, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access
+from polyml.codegen.llvm.memory.inside import is_inside
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
 from polyml.codegen.passes.sums.sums_by_place import LINE, base_of
-from polyml.expressions import Apply, Expr, Read, reads_of, substitute, walk
+from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -62,7 +63,7 @@ def neighbouring_rows(state: State, node: For) -> list[Row]:
     sums, reads = _Sums.of(state, node, assigns).found()
     elements: dict[Expr, dict[int, Expr]] = {}
     for read in dict.fromkeys(reads):
-        if _is_plain(state, read, node) and _stays(read, assigns):
+        if _is_plain(state, read, node) and _is_there(state, read, node, assigns) and _stays(read, assigns):
             found = base_of(read, node.variable)
             assert found is not None, "internal: a plain read without a place"
             elements.setdefault(found[0], {})[found[1]] = read
@@ -95,7 +96,10 @@ class _Sums:
             if found is None:
                 continue
             placed[id(expr)] = found
-            if all(_is_plain(state, read, node) and _stays(read, assigns) for read in reads_of(expr)):
+            if all(
+                _is_plain(state, read, node) and _is_there(state, read, node, assigns) and _stays(read, assigns)
+                for read in reads_of(expr)
+            ):
                 base, place = found
                 places.setdefault(base, {})[place] = expr
         largest = sorted(places, key=lambda base: -sum(1 for _ in walk(base)))
@@ -146,6 +150,26 @@ def _sums_of(assigns: list[Assign]) -> tuple[list[Apply], list[int]]:
             sizes[id(node)] = 1 + sum(sizes[id(arg)] for arg in node.args) if isinstance(node, Apply) else 0
         sums += (n for n in nodes if isinstance(n, Apply) and n.op in ("add", "sub") and n.dtype.is_float)
     return sums, [sizes[id(expr)] for expr in sums]
+
+
+def _is_there(state: State, read: Read, node: For, assigns: list[Assign]) -> bool:
+    """Whether each vector of the loop may read it whole: some value always does, or all iterations have such an element."""
+    always = any(read in _always(inner.value) for inner in assigns)
+    return always or is_inside(state, read.tensor, read.subscripts, node)
+
+
+def _always(expr: Expr) -> Iterator[Read]:
+    """The reads that no condition on indices keeps from happening."""
+    match expr:
+        case Apply(op="select", args=(condition, *_)) if any(isinstance(part, IndexValue) for part in walk(condition)):
+            yield from _always(condition)
+        case Apply():
+            for arg in expr.args:
+                yield from _always(arg)
+        case Read():
+            yield expr
+        case _:
+            pass
 
 
 def _stays(read: Read, assigns: list[Assign]) -> bool:

@@ -220,6 +220,40 @@ def test_nested_selects_narrow_the_lanes() -> None:
     np.testing.assert_array_equal(out["y"], [x[i - 8] if 8 <= i < 24 else 1 if i >= 8 else 2 for i in range(40)])
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_small_numbers_are_read_without_a_mask_where_all_of_them_are_there(dynamic: bool) -> None:
+    """AVX2 has no instruction for such a mask: LLVM branches for each lane."""
+    text = """
+def pick(x: u16["N M"], z: i8["N M"]):
+    y: f32["N M"]
+    y[n, m] = where((n + m) % 2 == 0, f32(x[n, m]), f32(z[n, m]))
+    if (n + 2 * m) % 3 == 0:
+        y[n, m] += f32(z[n, m])
+    return y
+"""
+    pick = polyml.einsum(text, dynamic=dynamic, threads=1, target=Target("x86-64-v3"))
+    x, z = numbers((5, 67), "uint16"), numbers((5, 67), "int8", 1)
+    odd, third = np.add.outer(np.arange(5), np.arange(67)) % 2, np.add.outer(np.arange(5), 2 * np.arange(67)) % 3
+    np.testing.assert_array_equal(pick(x, z), np.where(odd, z, x.astype("f")) + np.where(third == 0, z, 0))
+    whole = pick.lower(x[:, :64].copy(), z[:, :64].copy()).text("llvm")
+    assert dynamic or "masked.load" not in whole  # of any size, a last vector has a mask
+
+
+def test_other_numbers_are_read_without_a_mask_where_remainders_choose() -> None:
+    x = numbers((40,), "float32")
+    even = apply("eq", IndexValue(I - 2 * (I // 2), i64), const(0, i64), dtype=boolean)
+    for shift, masked in ((2, False), (-2, True)):
+        value = apply("select", even, read("x", f32, I + shift), const(1, f32))
+        body = [vector("i", 32, 8, store("y", "i", value))]
+        made = emit_module([function_of(body, {"y": np.zeros(32, "f"), "x": x})])
+        assert ("masked.load" in made) == masked
+    out = run(
+        [vector("i", 32, 8, store("y", "i", apply("select", even, read("x", f32, I + 2), const(1, f32))))],
+        {"y": np.zeros(32, "f"), "x": x},
+    )
+    np.testing.assert_array_equal(out["y"], np.where(np.arange(32) % 2 == 0, x[2:34], 1))
+
+
 def test_if_masks_lanes_and_branches_on_scalars() -> None:
     x = numbers(29, "int32")
     big = apply("gt", read("x", i32, "i"), const(50, i32), dtype=boolean)

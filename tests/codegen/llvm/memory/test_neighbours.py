@@ -94,3 +94,20 @@ def both(x: f64["N"], y: f64["N"]):
         old = x.copy()
         got, _ = pm.einsum(program, threads=1)(x, y)
         assert np.array_equal(got[1:-1], old[:-2] + old[2:])
+
+
+def test_elements_that_a_condition_on_indices_guards_stay_loads_of_their_own() -> None:
+    """Without the condition x[-63] would be read."""
+    program = """
+def shifted(x: f64["N+1"], H: int):
+    y: f64["H N"]
+    y[h, i] = where(i >= h, x[i - h] + x[i - h + 1], 0)
+    return y
+"""
+    made = pm.einsum(program, target=AVX512, threads=1)
+    assert "shufflevector <8 x i64>" not in made.lower(np.zeros(100_001), 64).text("llvm")
+    always = program.replace("    y[h, i] = ", "    if i < N:\n        y[h, i] = x[i] * x[i + 1] + ")
+    shifted = pm.einsum(always, target=AVX512, threads=1)
+    assert (
+        shifted.lower(np.zeros(100_001), 64).text("llvm").count("shufflevector <8 x i64>") == 2
+    )  # with stores of two kinds
