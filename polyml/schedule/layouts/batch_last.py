@@ -41,7 +41,7 @@ SHORT = 4
 def lay_batches_last(scop: Scop, dependences: Dependences, target: Target) -> Relaid | None:
     """The scop with local arrays whose last dimension is the batch; None where there is none, or lanes have better to do."""
     core = max(scop.statements.values(), key=lambda s: (s.loop_depth > 0, len(s.indices)))
-    if scop.sizes or core.loop_depth == 0 or core.domain.is_empty():
+    if core.loop_depth == 0 or core.domain.is_empty():
         return None
     accesses = [(s.name, a.array, plain_indices(a.subscripts)) for s in scop.statements.values() for a in s.accesses]
     for index in _batches(scop, core, dependences):

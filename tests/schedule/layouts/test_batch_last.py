@@ -106,6 +106,7 @@ def test_against_the_interpreter(dtype: str) -> None:
             given: list[Any] = [view.copy(order="K"), g, kind.type(2)]
             if "t: int" in text:
                 given = [np.ascontiguousarray(view.transpose(1, 0, 2)), 3]
+                assert is_used(polyml.einsum(text), *given)  # however many steps there are
             expected = [x.copy() if isinstance(x, np.ndarray) else x for x in given]
             wanted = interpret(parse(Source(text)), *expected)
             found = polyml.einsum(text)(*given)

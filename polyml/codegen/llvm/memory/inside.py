@@ -29,7 +29,8 @@ def reads_all_lanes(state: State, name: str, subscripts: tuple[Subscript, ...]) 
     lanes, whole = state.lanes, state.loop_lanes
     if lanes is None or lanes.mask is None or whole is None or lanes.mask == whole.mask:
         return False
-    assert (whole.variable, whole.width) == (lanes.variable, lanes.width), "internal: lanes of another loop"
+    if (whole.variable, whole.width) != (lanes.variable, lanes.width):
+        return False  # along the rows of a block that is transposed
     slot = state.slots[name]
     small = 8 * slot.variable.dtype.itemsize < state.builder.module.instructions.least_masked
     return small and is_inside(state, name, subscripts)
