@@ -41,6 +41,7 @@ from polyml.codegen.passes.unrolling.unroll_sums import unroll_sums
 from polyml.codegen.passes.vectors.ahead_of_scatters import compute_ahead_of_scatters
 from polyml.codegen.passes.vectors.cut_conditions import cut_conditions
 from polyml.codegen.passes.vectors.cut_edges import cut_edges, cut_vectors
+from polyml.codegen.passes.vectors.long_lags import find_long_lags
 from polyml.codegen.passes.vectors.parts_apart import store_parts_apart
 from polyml.codegen.passes.vectors.ragged_tiles import widen_tiles
 from polyml.codegen.passes.vectors.short_indices import shorten_indices
@@ -133,6 +134,8 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "find_scans", lambda f, o: find_scans(f, vector_bytes=o.vector_bytes, precise=o.precise) if o.scans else (f, ())
     ),
+    # Ordering: of the loops that are no scans.
+    Pass("find_long_lags", lambda f, o: find_long_lags(f, vector_bytes=o.vector_bytes, window=o.window)),
     # Ordering: before vectors, whose masks are constants then.
     Pass("cut_edges", lambda f, _: (cut_edges(f), ())),
     # Ordering: before vectors, so that each part has whole ones.
