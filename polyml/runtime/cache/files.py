@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import stat
 import sys
 import time
@@ -27,6 +28,9 @@ __all__ = ["DEFAULT_BYTES", "Store", "folder_in_force", "store"]
 DEFAULT_BYTES = 256 * 1024 * 1024
 _MAGIC = b"polyml\r\n\x00\x01"
 _SUFFIX = ".kernel"
+_KERNEL = re.compile(rf"[0-9a-f]{{64}}\{_SUFFIX}")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{64}\.[0-9]+\.[0-9a-f]{8}")
+"""Names of files that are written here: the user's folder may hold others, which are nobody's to delete."""
 _HOUR = 3600.0
 _DIGEST = hashlib.sha256().digest_size
 
@@ -137,9 +141,9 @@ class Store:
         for entry in os.scandir(folder):
             with contextlib.suppress(OSError):  # another process was faster
                 status = entry.stat(follow_symlinks=False)
-                if entry.name.endswith(_SUFFIX):
+                if _KERNEL.fullmatch(entry.name):
                     found.append((status.st_mtime, status.st_size, entry.name))
-                elif entry.name.startswith(".") and time.time() - status.st_mtime > _HOUR:
+                elif _TEMPORARY.fullmatch(entry.name) and time.time() - status.st_mtime > _HOUR:
                     os.unlink(entry.name, dir_fd=folder)  # left by a process that was killed
         total = sum(size for _, size, _ in found)
         if total <= self.limit:

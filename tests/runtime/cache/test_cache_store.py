@@ -163,15 +163,19 @@ def test_the_bound_drops_what_was_used_longest_ago(folder: Path) -> None:
     assert kept.get("ff" * 32) is None, "larger than the whole bound"
 
 
-def test_left_over_temporary_files_go(folder: Path) -> None:
+def test_left_over_temporary_files_go_and_no_others(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    old, young = folder / ".old", folder / ".young"
-    old.write_bytes(b"x")
-    young.write_bytes(b"x")
-    os.utime(old, (0, 0))
-    new_store(folder).put(NAME, b"content")
+    old, young = folder / f".{NAME}.7.{'0' * 8}", folder / f".{NAME}.8.{'0' * 8}"
+    foreign = [folder / ".profile", folder / "my.kernel"]
+    for file in (old, young, *foreign):
+        file.write_bytes(bytes(2000))
+        os.utime(file, None if file is young else (0, 0))
+    kept = new_store(folder, limit=2000)
+    kept.put(NAME, bytes(1000))
+    kept.put("cd" * 32, bytes(1000))
     assert not old.exists()
-    assert young.exists()
+    assert all(file.exists() for file in (young, *foreign))
+    assert kept.get(NAME) is None, "beyond the bound"
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
