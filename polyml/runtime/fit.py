@@ -26,7 +26,7 @@ __all__ = ["check_writes", "fit", "result_arrays"]
 
 def check_writes(parameters: Sequence[Parameter], prepared: Sequence[Prepared]) -> None:
     """Raises ArgumentError unless every written array may be written and shares no memory with another argument."""
-    written = [k for k, p in enumerate(parameters) if isinstance(p, ArrayParameter) and p.written]
+    written = [k for k, p in enumerate(parameters) if _is_written(p)]
     for k in written:
         check_writable(parameters[k].name, prepared[k])
     for k in written:
@@ -42,10 +42,18 @@ def check_writes(parameters: Sequence[Parameter], prepared: Sequence[Prepared]) 
                 )
 
 
+def _is_written(parameter: Parameter) -> bool:
+    return isinstance(parameter, ArrayParameter) and parameter.written
+
+
 def result_arrays(
-    signature: KernelSignature, sizes: Mapping[str, int], out: object, inputs: Sequence[Array]
+    signature: KernelSignature, sizes: Mapping[str, int], out: object, prepared: Sequence[Prepared]
 ) -> list[tuple[Array, Array | None]]:
-    """Per result the array that the kernel fills, and the caller's `out` array, which may be the same."""
+    """Per result the array that the kernel fills, and the caller's `out` array, which may be the same.
+
+    Raises:
+        ArgumentError: `out` does not fit, or shares memory with itself or with what is updated in place.
+    """
     shapes = [tuple(extent.evaluate(sizes) for extent in r.shape) for r in signature.results]
     if out is None:
         return [(_empty(s, r), None) for s, r in zip(shapes, signature.results, strict=True)]
@@ -54,6 +62,10 @@ def result_arrays(
         raise ArgumentError(
             f"out= has {counted(len(places), 'array')}, and {signature.name} has {counted(len(shapes), 'new result')}"
         )
+    inputs = [argument.value for argument in prepared if isinstance(argument.value, np.ndarray)]
+    updated = [
+        (p.name, np.asarray(a.given)) for p, a in zip(signature.parameters, prepared, strict=True) if _is_written(p)
+    ]
     made: list[tuple[Array, Array | None]] = []
     for place, shape, result in zip(places, shapes, signature.results, strict=True):
         dtype = result.dtype.numpy
@@ -69,6 +81,11 @@ def result_arrays(
         for other, before in zip(signature.results, made, strict=False):
             if before[1] is not None and share_memory(place, before[1]):
                 raise ArgumentError(f"out= for {result.label} shares memory with that for {other.label}")
+        for name, target in updated:
+            if share_memory(place, target):
+                raise ArgumentError(
+                    f"out= for {result.label} shares memory with argument {name}, which is updated in place"
+                )
         direct = (
             place.flags.aligned
             and place.dtype == dtype
@@ -103,16 +120,15 @@ def fit(parameter: ArrayParameter, argument: Prepared, sizes: Mapping[str, int])
     if layout_of(value) == wanted:
         return argument
     copy = empty_with_layout(wanted)
-    if overlaps_itself(copy) and not parameter.written:
-        _check_broadcast(parameter, value, copy)
     np.copyto(copy, value)
+    if overlaps_itself(copy):
+        _check_broadcast(parameter, value, copy)
     return Prepared(copy, argument.given, copied=True)
 
 
 def _check_broadcast(parameter: ArrayParameter, value: Array, copy: Array) -> None:
-    """A layout whose elements share memory holds only values that agree there."""
-    np.copyto(copy, value)
-    if not np.array_equal(copy, value, equal_nan=value.dtype.kind == "f"):
+    """A layout whose elements share memory holds only values that agree there, and none that change."""
+    if parameter.written or not np.array_equal(copy, value, equal_nan=True):
         raise ArgumentError(
             f"argument {parameter.name} does not fit the strides {parameter.strides} that this kernel is compiled for"
         )

@@ -81,9 +81,7 @@ class Kernel:
         """
         check_writes(self.signature.parameters, prepared)
         sizes = self._sizes(prepared)
-        results = result_arrays(
-            self.signature, sizes, out, [a.value for a in prepared if isinstance(a.value, np.ndarray)]
-        )
+        results = result_arrays(self.signature, sizes, out, prepared)
         self.execute(prepared, [made for made, _ in results], sizes)
         for parameter, argument in zip(self.signature.parameters, prepared, strict=True):
             if isinstance(parameter, ArrayParameter) and parameter.written and argument.copied:

@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import polyml
-from polyml.dtypes import boolean, c64, f32, f64, i8, i64, u16, u64
+from polyml.dtypes import DTYPES, boolean, c64, f32, f64, i8, i64, u16, u64
 from polyml.errors import ArgumentError, DTypeError, PolymlError, ShapeError, SubscriptError
 from polyml.runtime.arguments import (
     Layout,
@@ -326,6 +326,8 @@ def test_out(add: Kernel, update: Kernel, operands: Arrays) -> None:
     assert made is o
     assert same is y
     assert o[0] == y[0] == 0
+    with pytest.raises(ArgumentError, match="shares memory with argument y, which is updated in place"):
+        update(x, y, out=y)
 
 
 def test_out_faults(add: Kernel, operands: Arrays) -> None:
@@ -431,6 +433,18 @@ def test_an_overlapping_layout_is_refused_by_the_kernel_that_is_compiled_for_it(
     with pytest.raises(ArgumentError, match="argument y is updated in place, and its elements share memory"):
         overlapping(x, as_strided(y, (3,), (0,)))
     assert y == 0
+    with pytest.raises(ArgumentError, match=r"argument y does not fit the strides \(0,\)"):
+        overlapping(x, np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("name", ["f32", "c64"])
+def test_a_layout_that_repeats_elements_holds_nan(name: str) -> None:
+    copies = polyml.einsum(f'def copies(x: {name}["N"]):\n    y[n] = x[n]\n    return y\n')
+    x = np.full(3, np.nan, DTYPES[name].numpy)
+    kernel = copies.compile(np.broadcast_to(x[0], (3,)))
+    assert np.isnan(kernel(x)).all()
+    with pytest.raises(ArgumentError, match=r"argument x does not fit the strides \(0,\)"):
+        kernel(np.array([0, 0, 1], x.dtype))
 
 
 def test_an_overlapping_layout_is_refused_by_every_call() -> None:
