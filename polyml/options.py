@@ -5,7 +5,9 @@ Later in this list wins: the fields' defaults; the environment; `with overridden
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,7 +31,7 @@ class Options:
     """How to compile. Hashable: it is part of a kernel's cache key.
 
     target: the machine; None: this one (`machine` says which).
-    threads: how many threads a kernel may use; None: POLYML_NUM_THREADS or the available cores, asked at each call.
+    threads: how many threads a kernel may use; None: the cores that were available when the process loaded its first one.
     precise: keep the written order of floating-point operations: no FMA, no reassociation.
     atomics: (CUDA) sums over several blocks, and into computed elements, by atomic operations: more threads have work, and the order of a sum is another each time.
     fusion: ops may share a region, and its statements share loops: "none", "smart" (True: where nothing is lost by it), "maximal" (wherever it is legal);
@@ -160,6 +162,11 @@ def current(name: str) -> object:
     overrides = _OVERRIDES.get()
     if name in overrides:
         return _CHECKS[name](f"option {name}", overrides[name])
+    return of_process(name)
+
+
+def of_process(name: str) -> object:
+    """The value of one option where no block and no decorator says otherwise."""
     variable = _VARIABLE_OF.get(name, "")
     text = os.environ.get(variable)
     return _DEFAULTS[name] if text is None or text == "" else _CHECKS[name](variable, text)
@@ -187,20 +194,31 @@ def _integer(low: int, high: int, *, optional: bool = False) -> Callable[[str, o
     def check(name: str, value: object) -> int | None:
         if value is None and optional:
             return None
-        if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value):
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        number = _index(value)
+        if number is None or not low <= number <= high:
             raise _refuse(name, value, f"an integer in {low}..{high}")
-        return value
+        return number
 
     return check
+
+
+def _index(value: object) -> int | None:
+    """Python's integers and NumPy's; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]  # what is none raises TypeError
+    except TypeError:
+        return None
 
 
 def _sizes(name: str, value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if isinstance(value, tuple | list) and all(type(item) is int and item >= 1 for item in value):
-        return tuple(value)
+    if isinstance(value, tuple | list):
+        numbers = [number for item in value if (number := _index(item)) is not None and number >= 1]
+        if len(numbers) == len(value):
+            return tuple(numbers)
     raise _refuse(name, value, "a tuple of integers >= 1, or None")
 
 

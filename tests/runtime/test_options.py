@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from polyml import debug
@@ -53,6 +54,7 @@ def test_target_by_name() -> None:
     assert Options.make(target="x86-64-v4").machine == Target("x86-64-v4")
     assert Options.make(target="host").machine == Target.host()
     assert hash(Options.make(tile_sizes=[4, 4])) == hash(Options(tile_sizes=(4, 4)))
+    assert Options.make(threads=np.int64(2), tile_sizes=[np.int32(4)]) == Options.make(threads=2, tile_sizes=(4,))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,10 @@ def test_target_by_name() -> None:
         ({"debug": 7}, "debug = 7 is not an integer in 0..6"),
         ({"threads": 0}, "threads = 0"),
         ({"threads": True}, "threads = True"),
+        ({"threads": "--5"}, "threads = '--5' is not an integer"),
+        ({"budget": "²"}, "budget = '²' is not an integer"),
         ({"tile_sizes": (0,)}, "tile_sizes"),
+        ({"tile_sizes": ("4",)}, "tile_sizes"),
         ({"scheduler": "best"}, "one of ilp, isl, written"),
         ({"costs": ("speed",)}, "different names of coefficients, parallelism"),
         ({"costs": ([],)}, "different names of coefficients, parallelism"),

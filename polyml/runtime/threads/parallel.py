@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from polyml.errors import PolymlError
-from polyml.options import current
+from polyml.options import of_process
 from polyml.records import dataclass
 from polyml.runtime.threads.pool import emit_pool
 from polyml.target import Target, available_cores
@@ -47,8 +47,8 @@ class OpenMP:
 
 
 def thread_count() -> int:
-    """Threads of a parallel loop: option `threads` or POLYML_NUM_THREADS, else the cores that this process may use."""
-    asked = current("threads")
+    """Threads of a parallel loop where no option says otherwise: POLYML_NUM_THREADS, else the cores that this process may use."""
+    asked = of_process("threads")
     return asked if isinstance(asked, int) else available_cores()
 
 
