@@ -266,9 +266,19 @@ define void @polyml_pool_reset() {
 entry:
   store i64 0, ptr @pool_workers
   store i32 0, ptr @pool_hiring
-  br label %next
+  br label %bell
+bell:
+  ; Nobody sleeps, and the threads that are noted there are the parent's.
+  %p = phi i64 [0, %entry], [%p.next, %bell]
+  %word = getelementptr [{threads} x [{bells} x i32]], ptr @pool_bells, i64 0, i64 %p, i64 0
+  %thread = getelementptr [{threads} x [{bells} x i32]], ptr @pool_bells, i64 0, i64 %p, i64 1
+  store i32 0, ptr %word
+  store i32 0, ptr %thread
+  %p.next = add i64 %p, 1
+  %silent = icmp eq i64 %p.next, {threads}
+  br i1 %silent, label %next, label %bell
 next:
-  %s = phi i64 [0, %entry], [%s.next, %reset]
+  %s = phi i64 [0, %bell], [%s.next, %reset]
   %more = icmp ult i64 %s, {slots}
   br i1 %more, label %reset, label %done
 reset:
