@@ -166,6 +166,8 @@ def _array(wanted: Wanted, given: object) -> Array:
 
 def _in_type(wanted: Wanted, dtype: DType, array: Array) -> Array:
     """Python's own numbers, which have no width, in the parameter's type; as they are, where it is of another kind."""
+    if not array.size:
+        return array.astype(dtype.numpy)
     integers = array.dtype.kind in "iu" and dtype.is_integer
     if not integers and not np.can_cast(array.dtype, dtype.numpy, "same_kind"):
         return array
@@ -187,7 +189,8 @@ def _check_dtype(wanted: Wanted, dtype: DType, array: Array) -> None:
     if array.dtype == dtype.numpy:
         return
     if array.ndim == 0 and array.dtype.kind in "OUS":  # what NumPy makes of anything that is no array
-        found = "None" if array[()] is None else f"of type {type(array[()]).__name__}"
+        item = array.item()
+        found = "None" if item is None else f"of type {type(item).__name__}"
         raise DTypeError(f"argument {wanted.name} must be an array of {dtype}, and is {found}", span=wanted.span)
     found = shown_type(array.dtype)
     hint = f"convert it to {dtype}" + (f", or declare {wanted.name}: {found}" if found in DTYPES else "")

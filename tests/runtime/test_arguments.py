@@ -116,6 +116,7 @@ def test_what_is_converted(given: object) -> None:
         (["a"], DTypeError, "argument x has dtype <U1"),
         (None, DTypeError, "argument x must be an array of f32, and is None"),
         ({}, DTypeError, "argument x must be an array of f32, and is of type dict"),
+        ("1", DTypeError, "argument x must be an array of f32, and is of type str$"),
         ([None], DTypeError, "argument x has dtype object"),
         (np.zeros((3, 3), np.float32), ShapeError, r"argument x has 2 dimensions \(3, 3\), and the program declares 1"),
         (1.0, ShapeError, "argument x has 0 dimensions"),
@@ -147,6 +148,9 @@ def test_masks_are_not_ignored() -> None:
 
 
 def test_lists_of_integers_fit_or_are_refused() -> None:
+    nothing = prepare(Wanted("x", i8, 2), [[], []]).value
+    assert isinstance(nothing, np.ndarray)
+    assert (nothing.shape, nothing.dtype) == ((2, 0), np.int8)
     for dtype in (i8, u16, u64):
         value = prepare(Wanted("x", dtype, 1), [1, 100]).value
         assert isinstance(value, np.ndarray)
