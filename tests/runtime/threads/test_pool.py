@@ -304,6 +304,15 @@ mine = os.sched_getaffinity(0)
 threads = [os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
 assert all(cpus and cpus <= mine for cpus in threads), threads
 assert any(len(cpus) == len(mine) - 1 for cpus in threads) == (len(mine) > 1), threads
+workers = [int(t) for t in os.listdir("/proc/self/task") if os.sched_getaffinity(int(t)) != mine]
+for worker in workers:
+    os.sched_setaffinity(worker, mine)
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if right(1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert all(os.sched_getaffinity(worker) == mine for worker in workers), "a child's workers are others"
 os.sched_setaffinity(0, {max(mine)})
 assert right()
 os.sched_setaffinity(0, mine)
