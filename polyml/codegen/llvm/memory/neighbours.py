@@ -30,7 +30,7 @@ from polyml.codegen.llvm.memory.inside import is_inside
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Assign, For, Prefetch
 from polyml.codegen.passes.sums.sums_by_place import LINE, base_of
-from polyml.expressions import Apply, Expr, IndexValue, Read, reads_of, substitute, walk
+from polyml.expressions import Apply, Expr, Read, has_index_values, reads_of, substitute, walk
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
@@ -161,7 +161,7 @@ def _is_there(state: State, read: Read, node: For, assigns: list[Assign]) -> boo
 def _always(expr: Expr) -> Iterator[Read]:
     """The reads that no condition on indices keeps from happening."""
     match expr:
-        case Apply(op="select", args=(condition, *_)) if any(isinstance(part, IndexValue) for part in walk(condition)):
+        case Apply(op="select", args=(condition, *_)) if has_index_values(condition):
             yield from _always(condition)
         case Apply():
             for arg in expr.args:

@@ -60,6 +60,20 @@ def test_one_load_a_row(value: str) -> None:
     assert "shufflevector <4 x i64>" not in narrow.text("llvm")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "where(i > 0, x[i - 1], 0) + x[i] + where(i < N - 1, x[i + 1], 0)",
+        "where(i > 0, x[i - 1] + x[i], 0) + where(i > 1, x[i - 2] + x[i - 1], 0)",
+    ],
+)
+def test_what_conditions_on_indices_choose_is_loaded_under_them(value: str) -> None:
+    """Ahead of the first element there may be no memory."""
+    text = f'def f(x: f32["N"]):\n    y[i] = {value}\n    return y\n'
+    made = pm.einsum(text, target=AVX512, threads=1).lower(np.zeros(100, np.float32))
+    assert "%row." not in made.text("llvm")
+
+
 def test_short_rows_are_loaded_on_one_side() -> None:
     """In L1 shuffles and arithmetic are what such a loop waits for."""
     program = """
