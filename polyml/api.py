@@ -27,7 +27,7 @@ from polyml.einsum_numpy.extended import is_extended, program_of, refuse_numpys,
 from polyml.einsum_numpy.path import limited
 from polyml.einsum_numpy.subscripts import subscripts_of_sublists
 from polyml.errors import DeviceUnavailableError, EinsumSyntaxError, PolymlError, SubscriptsSyntaxError
-from polyml.options import Options, current
+from polyml.options import Options, current, of_blocks
 from polyml.runtime.arguments import AnySize
 from polyml.runtime.dispatch import COMPILE_LOCK, Dispatcher, wanted_of
 from polyml.runtime.foreign.arrays import seen
@@ -247,7 +247,7 @@ def einsum(*arguments: object, **options: object) -> Any:
     """
     first = arguments[0] if arguments else None
     if type(first) is str:
-        form = None if options else FORMS.get(first)
+        form = None if options or of_blocks() else FORMS.get(first)
         if form is not None and len(arguments) > 1:
             return form.call(*arguments[1:])
         if not _PROGRAM.search(first):
@@ -331,10 +331,12 @@ def _subscripts(subscripts: str, operands: tuple[object, ...], options: dict[str
     more = "semiring" in options or "where" in options or _for_a_gpu(options)
     if more or is_extended(subscripts):
         call = _extended if more else _affine
-        return call(subscripts, operands, options) if operands else functools.partial(einsum, subscripts, **options)
+        if not operands:
+            return functools.partial(einsum, subscripts, **options)
+        return call(subscripts, operands, {**of_blocks(), **options})
     if operands:
         out = options.pop("out", None)
-        form = form_for(subscripts, options)
+        form = form_for(subscripts, {**of_blocks(), **options})
         return form.call(*operands) if out is None else form.into(*operands, out=out)
     if not subscripts.strip():
         return numpy_einsum(subscripts, **options)  # type: ignore[call-overload]  # raises what NumPy raises

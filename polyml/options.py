@@ -144,6 +144,10 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
 _OVERRIDES: ContextVar[Mapping[str, object]] = ContextVar("polyml_overrides", default={})  # noqa: B039 (never mutated)
 
 
+of_blocks = _OVERRIDES.get
+"""What the blocks of `overridden` around say, by option: nothing outside of them."""
+
+
 @contextmanager
 def overridden(**values: object) -> Iterator[None]:
     """Within the block (and this thread or task) these options hold unless a decorator says otherwise."""

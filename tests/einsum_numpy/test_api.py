@@ -13,6 +13,7 @@ from polyml.einsum_numpy import calls
 from polyml.einsum_numpy.contraction import Contraction, Term
 from polyml.einsum_numpy.path import find_path
 from polyml.einsum_numpy.program import program_text
+from polyml.options import overridden
 
 
 def random(*shape: int) -> Any:
@@ -178,6 +179,16 @@ def test_without_operands_it_is_a_callable() -> None:
         polyml.einsum("y[n] = 2 * x[n]")
     with pytest.raises(ValueError, match="'j' has size 4 in operand 1, and 5 in operand 2"):
         polyml.einsum("ij,ij,jk->ik", np.ones((3, 1)), np.ones((3, 4)), np.ones((5, 2)))
+
+
+def test_options_of_a_block_hold_in_it_and_nowhere_else() -> None:
+    a, b = np.array([[1e8, 1, -1e8, 1] * 64], np.float32), np.ones((256, 1), np.float32)
+    for subscripts in ("pq,qr->pr", "p q, q+0 r -> p r"):
+        fast = polyml.einsum(subscripts, a, b)
+        assert fast != 1
+        with overridden(precise=True):
+            assert polyml.einsum(subscripts, a, b) == 1
+        assert polyml.einsum(subscripts, a, b) == fast
 
 
 def test_keywords() -> None:
