@@ -16,9 +16,12 @@ from pathlib import Path
 from polyml.errors import DeviceUnavailableError, PolymlError
 from polyml.records import dataclass
 
-__all__ = ["FEW_REGISTERS", "Target", "available_cores", "named_targets"]
+__all__ = ["FEW_REGISTERS", "SHORTEST", "Target", "available_cores", "named_targets"]
 
 _KIB, _MIB = 1024, 1024 * 1024
+
+SHORTEST = 8
+"""Bytes of vectors and lines, at least."""
 
 FEW_REGISTERS = 16
 """Vector registers of SSE and AVX2; AVX-512 and NEON have 32. Register tiles of more of them share what is read among more rows: some rules were measured with these alone, and hold for no more."""
@@ -254,7 +257,8 @@ _REQUIRED: dict[str, frozenset[str]] = {
 
 
 _POWERS = frozenset({"vector_bytes", "line_bytes"})
-_POSITIVE = frozenset({"vector_bytes", "line_bytes", "vector_registers", "window", "l1_bytes", "l2_bytes", "cores"})
+_LEAST = {"vector_registers": 3, "window": 1, "l1_bytes": 1, "l2_bytes": 1, "cores": 1}
+"""Registers: one for a sum, and one for each factor of its terms."""
 
 
 def _check_field(name: str, value: object, example: object) -> None:
@@ -265,10 +269,11 @@ def _check_field(name: str, value: object, example: object) -> None:
     elif isinstance(example, float):
         wanted, fits = "a number of at least 0", type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]  # a number
     else:
-        least = 1 if name in _POSITIVE else 0
+        least = _LEAST.get(name, 0)
         wanted, fits = f"an integer of at least {least}", type(value) is int and value >= least
         if name in _POWERS:
-            wanted, fits = "a power of two, at least 8", type(value) is int and value >= 8 and value & (value - 1) == 0
+            wanted = f"a power of two, at least {SHORTEST}"
+            fits = type(value) is int and value >= SHORTEST and value & (value - 1) == 0
     if not fits:
         raise PolymlError(f"Target's field {name} = {value!r} is not {wanted}")
 

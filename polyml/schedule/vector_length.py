@@ -13,7 +13,7 @@ from math import ceil
 from polyml.schedule.blocking.register_tile import contraction_tile, tile_across, tile_and_rest
 from polyml.schedule.blocking.sides import Sides, sides_of
 from polyml.schedule.cost import StatementModel
-from polyml.target import Target
+from polyml.target import SHORTEST, Target
 
 __all__ = ["suited_length"]
 
@@ -23,6 +23,8 @@ GAIN = 0.885
 
 def suited_length(models: Mapping[str, StatementModel], target: Target, *, precise: bool = False) -> Target:
     """The target, with vectors of half the length where the region takes fewer cycles with them. precise: sums have no lanes along them."""
+    if target.vector_bytes == SHORTEST:
+        return target
     half = replace(target, vector_bytes=target.vector_bytes // 2, split_vectors=False)
     full_cycles = half_cycles = 0.0
     # Beside other sums a contraction is no nest of its own.

@@ -96,6 +96,7 @@ def test_unknown_name_and_field_are_refused() -> None:
         ({"vector_bytes": 0}, "a power of two, at least 8"),
         ({"l1_bytes": -1}, "l1_bytes = -1 is not an integer of at least 1"),
         ({"l3_bytes": 1.5}, "an integer of at least 0"),
+        ({"vector_registers": 2}, "vector_registers = 2 is not an integer of at least 3"),
         ({"cores": 0}, "cores = 0"),
         ({"cores": True}, "cores = True"),
         ({"fma": 1}, "a bool"),
@@ -106,6 +107,15 @@ def test_unknown_name_and_field_are_refused() -> None:
 def test_values_that_fit_no_field_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(PolymlError, match=message):
         Target("host", **fields)
+
+
+@pytest.mark.parametrize("fields", [{"vector_registers": 3}, {"vector_bytes": 8, "split_vectors": True}])
+def test_the_least_machines(fields: dict[str, int]) -> None:
+    product = polyml.einsum(
+        'def f(a: f32["N K"], b: f32["K M"]):\n    c[i, j] = a[i, k] * b[k, j]\n    return c\n',
+        target=Target("x86-64-v3", **fields),
+    )
+    assert product.lower(np.zeros((8, 8), np.float32), np.zeros((8, 8), np.float32)).text("llvm")
 
 
 def test_cache_sizes_of_a_container_without_sysfs(tmp_path: Path) -> None:
