@@ -21,7 +21,7 @@ __all__ = ["FEW_REGISTERS", "SHORTEST", "Target", "available_cores", "named_targ
 _KIB, _MIB = 1024, 1024 * 1024
 
 SHORTEST = 8
-"""Bytes of vectors and lines, at least."""
+"""Bytes of a vector, at least."""
 
 FEW_REGISTERS = 16
 """Vector registers of SSE and AVX2; AVX-512 and NEON have 32. Register tiles of more of them share what is read among more rows: some rules were measured with these alone, and hold for no more."""
@@ -256,7 +256,9 @@ _REQUIRED: dict[str, frozenset[str]] = {
 }
 
 
-_POWERS = frozenset({"vector_bytes", "line_bytes"})
+_LEAST_POWERS = {"vector_bytes": SHORTEST, "line_bytes": 16}
+"""A line holds one of the longest elements, c128."""
+
 _LEAST = {"vector_registers": 3, "window": 1, "l1_bytes": 1, "l2_bytes": 1, "cores": 1}
 """Registers: one for a sum, and one for each factor of its terms."""
 
@@ -271,9 +273,10 @@ def _check_field(name: str, value: object, example: object) -> None:
     else:
         least = _LEAST.get(name, 0)
         wanted, fits = f"an integer of at least {least}", type(value) is int and value >= least
-        if name in _POWERS:
-            wanted = f"a power of two, at least {SHORTEST}"
-            fits = type(value) is int and value >= SHORTEST and value & (value - 1) == 0
+        if name in _LEAST_POWERS:
+            least = _LEAST_POWERS[name]
+            wanted = f"a power of two, at least {least}"
+            fits = type(value) is int and value >= least and value & (value - 1) == 0
     if not fits:
         raise PolymlError(f"Target's field {name} = {value!r} is not {wanted}")
 

@@ -94,6 +94,7 @@ def test_unknown_name_and_field_are_refused() -> None:
         ({"vector_bytes": "wide"}, "vector_bytes = 'wide' is not a power of two"),
         ({"vector_bytes": 48}, "a power of two"),
         ({"vector_bytes": 0}, "a power of two, at least 8"),
+        ({"line_bytes": 8}, "a power of two, at least 16"),
         ({"l1_bytes": -1}, "l1_bytes = -1 is not an integer of at least 1"),
         ({"l3_bytes": 1.5}, "an integer of at least 0"),
         ({"vector_registers": 2}, "vector_registers = 2 is not an integer of at least 3"),
