@@ -23,9 +23,9 @@ from polyml.schedule.schedule import Schedule
 from polyml.schedule.storage import contract_storage, expanded, storage_text
 from polyml.schedule.storage_check import storage_faults
 from polyml.schedule.transforms import fusion, marks, pieces, privatize, reorder, rows, tile, wavefront
-from polyml.schedule.transforms.loops import loops_around, loops_text
+from polyml.schedule.transforms.loops import LARGEST, largest_number, loops_around, loops_text
 from polyml.schedule.transforms.nodes import single_members
-from polyml.schedule.tree import print_tree, tree_html
+from polyml.schedule.tree import Kind, kind_of, members, nodes, print_tree, tree_html
 from polyml.schedule.window import slide_storage
 from polyml.shown import preformatted
 
@@ -241,7 +241,16 @@ class UserSchedule:
 
 
 def _prove(schedule: Schedule, precise: bool) -> None:
+    _require_short(schedule)
     check(schedule, relax_reductions=not precise)
     faults = storage_faults(schedule)
     if faults:
         raise IllegalScheduleError(f"the storage does not fit the schedule: {'; '.join(faults)}")
+
+
+def _require_short(schedule: Schedule) -> None:
+    """Values of loops have 64 bits."""
+    for node in nodes(schedule.tree.get_root()):
+        rows = members(node, schedule.scop)[0].rows.values() if kind_of(node) == Kind.band else ()
+        if any(row is not None and largest_number(row) >= LARGEST for row in rows):
+            raise IllegalScheduleError(f"values of loop {next(iter(rows))} could leave 64 bits")

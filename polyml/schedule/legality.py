@@ -16,7 +16,7 @@ from polyml.errors import IllegalScheduleError, Violation
 from polyml.expressions import Subscript
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.tree import Kind, Member, kind_of, mark_name, members, set_names
+from polyml.schedule.tree import Kind, Member, kind_of, loop_word, mark_name, members, set_names
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import maps_of, sets_of
@@ -79,12 +79,14 @@ class _Walk:
     updates: tuple[tuple[str, str], ...]
 
     def visit(self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later, mark: str | None) -> None:
-        """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: the one right above."""
+        """`strict`, `relaxed`: dependences between instances below the node that the path to it has left unordered. mark: of loops, the one right above."""
+        if mark is not None and kind_of(node) not in (Kind.band, Kind.mark):
+            raise IllegalScheduleError(f"the mark {mark} does not stand above a loop")
         match kind_of(node):
             case Kind.leaf:
                 self._refuse_unless_empty(strict, "are not ordered")
             case Kind.mark:
-                self.visit(node.child(0), strict, relaxed, mark_name(node))
+                self.visit(node.child(0), strict, relaxed, _asked(node, mark))
             case Kind.band:
                 strict, relaxed = self._band(node, strict, relaxed, mark)
                 self.visit(node.child(0), strict, relaxed, None)
@@ -100,7 +102,7 @@ class _Walk:
         self, node: isl.ScheduleNode, strict: isl.UnionMap, relaxed: _Later, mark: str | None
     ) -> tuple[isl.UnionMap, _Later]:
         partial = self._everywhere(node.band_get_partial_schedule())
-        kind = None if mark is None else mark.partition(":")[0].partition(".")[0]
+        kind = None if mark is None else loop_word(mark)
         runs_together = kind in ("parallel", "vector", "jam", "neighbours", "block", "thread")
         if not strict.plain_is_empty():
             equal = strict.eq_at_multi_union_pw_aff(partial)
@@ -252,6 +254,16 @@ class _Walk:
         raise IllegalScheduleError(
             f"the schedule breaks a {kind} dependence: {found.source} and {found.sink} {what}{sizes}", violation=found
         )
+
+
+def _asked(node: isl.ScheduleNode, outer: str | None) -> str | None:
+    """What the mark, or else one above it, asks of the loop below: marks that ask nothing (the place of an array) may stand between."""
+    mark = mark_name(node)
+    if loop_word(mark) is None:
+        return outer
+    if outer is not None:
+        raise IllegalScheduleError(f"the marks {outer} and {mark} stand above one loop")
+    return mark
 
 
 def _within(found: _Later, inside: isl.UnionSet) -> _Later:

@@ -22,6 +22,7 @@ __all__ = [
     "band_rows",
     "is_coincident",
     "kind_of",
+    "loop_word",
     "mark_name",
     "members",
     "node_at",
@@ -33,6 +34,11 @@ __all__ = [
 ]
 
 Kind = isl.schedule_node_type
+
+_LOOP_WORDS = frozenset({
+    "block", "jam", "neighbours", "parallel", "pipelined", "sequential", "shuffle", "stage", "thread", "transpose", "unroll", "vector",
+})  # fmt: skip
+"""What a mark may begin with that says how a loop is run (codegen/generate.py)."""
 
 
 def kind_of(node: isl.ScheduleNode) -> isl.schedule_node_type:
@@ -106,6 +112,12 @@ def set_names(instances: isl.UnionSet) -> tuple[str, ...]:
 def mark_name(node: isl.ScheduleNode) -> str:
     """The text of a mark node."""
     return node.mark_get_id().get_name()
+
+
+def loop_word(mark: str) -> str | None:
+    """How a mark asks the loop below it to be run, without axis and factor; None for one that is about something else."""
+    word = mark.partition(":")[0].partition(".")[0]
+    return word if word in _LOOP_WORDS else None
 
 
 def nodes(root: isl.ScheduleNode) -> Iterator[isl.ScheduleNode]:

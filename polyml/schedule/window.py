@@ -20,6 +20,7 @@ from polyml.records import dataclass
 from polyml.schedule.legality import instance_text
 from polyml.schedule.schedule import Note, Schedule, Storage
 from polyml.schedule.storage import Traffic, expanded, inside_lanes, is_indirect, places_of, traffic_of
+from polyml.schedule.transforms.loops import whole_number
 from polyml.schedule.transforms.nodes import insert_mark
 from polyml.schedule.tree import Kind, band_rows, kind_of, mark_name, node_at
 from polyml.scop.scop import Array
@@ -40,6 +41,8 @@ def slide_storage(schedule: Schedule, array: str, sizes: Sequence[int | None] | 
         TransformError: no local array, computed subscripts, or lifetimes without a constant bound.
         IllegalScheduleError: the sizes are too small; with the two instances that would share a place.
     """
+    if sizes is not None:
+        sizes = [None if size is None else whole_number(size, f"an extent of {array}'s window") for size in sizes]
     found = schedule.scop.arrays.get(array)
     traffic = None if found is None else traffic_of(array, schedule.scop, schedule.dependences)
     if found is None or traffic is None or found.kind != "local" or is_indirect(array, schedule.scop):

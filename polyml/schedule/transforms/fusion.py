@@ -8,7 +8,7 @@ import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.transforms.loops import LoopNode, find_loop, find_part, loops_around
+from polyml.schedule.transforms.loops import LoopNode, find_loop, find_part, loops_around, whole_number
 from polyml.schedule.transforms.nest import with_tree
 from polyml.schedule.transforms.nodes import (
     Loop,
@@ -33,7 +33,7 @@ def fuse(schedule: Schedule, first: str, second: str, *, depth: int = 1) -> Sche
     Raises:
         TransformError: one of them has no loop left there.
     """
-    for _ in range(depth):
+    for _ in range(whole_number(depth, "the depth of a fusion")):
         schedule = _fuse_once(schedule, first, second)
     return schedule
 

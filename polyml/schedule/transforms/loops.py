@@ -8,6 +8,7 @@ are numbered from the outside in (`i_tile`, `i_tile_2`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 
 import islpy as isl
 
@@ -19,7 +20,13 @@ from polyml.schedule.tree import Kind, kind_of, mark_name, members, set_names
 from polyml.scop.scop import Scop
 from polyml.sets.affine import Affine, FloorDiv
 
-__all__ = ["LoopNode", "find_loop", "find_part", "loops_around", "loops_text", "parts_of", "tile_of"]
+__all__ = [
+    "LARGEST", "LoopNode", "find_loop", "find_part", "largest_number", "loops_around", "loops_text", "parts_of", "rows_of", "tile_of", "whole_number",
+]  # fmt: skip
+
+
+LARGEST = 1 << 32
+"""Above all coefficients of what a loop computes: with indices below 2^31 its values have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,27 @@ def find_loop(schedule: Schedule, statement: str, loop: str) -> LoopNode:
             return found
     known = ", ".join(l.name for l in around) or "none"
     raise TransformError(f"statement {statement} is in no loop {loop}", hint=f"loops of {statement}: {known}")
+
+
+def whole_number(value: object, what: str, *, least: int = 1) -> int:
+    """A size, a factor or a distance as it came from a caller.
+
+    Raises:
+        TransformError: it is no integer, less than that, or so large that values of loops could leave 64 bits.
+    """
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number < LARGEST:
+        raise TransformError(f"{what} is {value!r}", hint=f"it is an integer, {least} or more and below {LARGEST}")
+    return number
+
+
+def largest_number(row: Affine) -> int:
+    """The largest coefficient or constant of a row, in absolute value."""
+    inside = [largest_number(atom.numerator) for atom, _ in row.terms if isinstance(atom, FloorDiv)]
+    return max(abs(row.constant), *inside, *(abs(factor) for _, factor in row.terms), 0)
 
 
 def loops_text(schedule: Schedule) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from polyml.errors import TransformError
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.transforms.loops import find_loop
+from polyml.schedule.transforms.loops import find_loop, whole_number
 from polyml.schedule.transforms.nest import with_tree
 from polyml.schedule.transforms.nodes import insert_mark
 
@@ -18,17 +17,17 @@ def parallelize(schedule: Schedule, statement: str, loop: str) -> Schedule:
 
 def vectorize(schedule: Schedule, statement: str, loop: str, vectors: int = 1) -> Schedule:
     """Lanes run along the loop, `vectors` vectors at once. Reductions that it carries get an accumulator per lane."""
-    return _marked(schedule, statement, loop, f"vector:{_positive(vectors, 'vectors')}")
+    return _marked(schedule, statement, loop, f"vector:{whole_number(vectors, 'vectors')}")
 
 
 def unroll(schedule: Schedule, statement: str, loop: str, factor: int) -> Schedule:
     """`factor` copies of the body per iteration, one after another; the loop goes when it is no longer than that."""
-    return _marked(schedule, statement, loop, f"unroll:{_positive(factor, 'factor')}")
+    return _marked(schedule, statement, loop, f"unroll:{whole_number(factor, 'factor')}")
 
 
 def unroll_and_jam(schedule: Schedule, statement: str, loop: str, factor: int) -> Schedule:
     """`factor` copies of the body side by side, the loops inside shared: what the copies read in common stays in registers."""
-    return _marked(schedule, statement, loop, f"jam:{_positive(factor, 'factor')}")
+    return _marked(schedule, statement, loop, f"jam:{whole_number(factor, 'factor')}")
 
 
 def sequential(schedule: Schedule, statement: str, loop: str) -> Schedule:
@@ -40,9 +39,3 @@ def _marked(schedule: Schedule, statement: str, loop: str, mark: str | None) -> 
     found = find_loop(schedule, statement, loop)
     node = found.node if found.mark is None else found.top.delete()
     return with_tree(schedule, node if mark is None else insert_mark(node, mark))
-
-
-def _positive(value: int, what: str) -> int:
-    if value < 1:
-        raise TransformError(f"{what} is {value}", hint="it is 1 or more")
-    return value

@@ -11,7 +11,7 @@ import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.transforms.loops import LoopNode, find_loop
+from polyml.schedule.transforms.loops import LARGEST, LoopNode, find_loop, whole_number
 from polyml.schedule.transforms.nest import with_tree
 from polyml.schedule.transforms.nodes import Loop, nest_loops
 
@@ -26,7 +26,7 @@ def shift(schedule: Schedule, statement: str, distances: Mapping[str, int]) -> S
     name = statement.partition("@")[0]
     for loop, distance in distances.items():
         found = find_loop(schedule, statement, loop)
-        constant = _add_constant(distance)
+        constant = _add_constant(whole_number(distance, f"the distance in loop {loop}", least=1 - LARGEST))
         row = _map_row(found.loop.row, lambda owner, aff, add=constant: add(aff) if owner == name else aff)  # type: ignore[misc]
         schedule = _with_row(schedule, found, row)
     return schedule
@@ -37,10 +37,8 @@ def scale(schedule: Schedule, statement: str, loop: str, factor: int) -> Schedul
 
     Rewrite: i -> 2*i.
     """
-    if factor < 1:
-        raise TransformError(f"loop {loop} cannot be scaled by {factor}", hint="factors are 1 or more")
     found = find_loop(schedule, statement, loop)
-    value = isl.Val.int_from_si(found.node.get_ctx(), factor)
+    value = isl.Val.int_from_si(found.node.get_ctx(), whole_number(factor, f"the factor of loop {loop}"))
     return _with_row(schedule, found, found.loop.row.scale_val(value))
 
 
@@ -64,6 +62,7 @@ def skew(schedule: Schedule, statement: str, loop: str, by: str, factor: int = 1
     found, other = find_loop(schedule, statement, loop), find_loop(schedule, statement, by)
     if found.depth == other.depth:
         raise TransformError(f"loop {loop} cannot be skewed by itself")
+    factor = whole_number(factor, f"the factor of loop {by}", least=1 - LARGEST)
     value = isl.Val.int_from_si(found.node.get_ctx(), factor)
     step = other.loop.row.intersect_domain(found.loop.row.domain())
     if not found.loop.row.domain().is_subset(step.domain()):

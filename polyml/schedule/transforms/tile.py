@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from polyml.errors import TransformError
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.transforms.loops import find_loop
+from polyml.schedule.transforms.loops import find_loop, whole_number
 from polyml.schedule.transforms.nest import nest_of, with_tree
 from polyml.schedule.transforms.nodes import insert_loops, tile_loop
 
@@ -29,10 +29,10 @@ def tile(schedule: Schedule, statement: str, sizes: Mapping[str, int | Sequence[
     """
     if not sizes:
         raise TransformError("tile needs a size for at least one loop", hint='such as tile("S", i=32)')
-    levels = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in sizes.items()}
-    for name, found in levels.items():
-        if not found or any(size < 1 for size in found):
-            raise TransformError(f"the tile size of loop {name} is {sizes[name]}", hint="sizes are 1 or more")
+    levels: dict[str, tuple[int, ...]] = {}
+    for name, given in sizes.items():
+        several = given if isinstance(given, tuple | list) and given else (given,)
+        levels[name] = tuple(whole_number(size, f"the tile size of loop {name}") for size in several)
     nest = nest_of(schedule, statement, tuple(sizes))
     tiles = [
         tile_loop(loop.loop, levels[loop.name][level])
@@ -48,7 +48,6 @@ def split(schedule: Schedule, statement: str, loop: str, size: int) -> Schedule:
 
     Rewrite: i -> i_tile, i.
     """
-    if size < 1:
-        raise TransformError(f"loop {loop} cannot be split into blocks of {size}", hint="sizes are 1 or more")
     found = find_loop(schedule, statement, loop)
+    size = whole_number(size, f"the size of blocks of loop {loop}")
     return with_tree(schedule, insert_loops(found.top, [tile_loop(found.loop, size)]))

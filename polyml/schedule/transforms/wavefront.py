@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.schedule.schedule import Schedule
-from polyml.schedule.transforms.loops import LoopNode, rows_of, tile_of
+from polyml.schedule.transforms.loops import LoopNode, rows_of, tile_of, whole_number
 from polyml.schedule.transforms.nest import nest_of, rebuilt, with_tree
 from polyml.schedule.transforms.nodes import Loop, insert_loops, tile_loop
 
@@ -50,8 +50,7 @@ def diamond(schedule: Schedule, statement: str, time: str, space: str, *, size: 
     Raises:
         TransformError: no perfect nest, or `time` is not outside of `space`.
     """
-    if size < 1 or slope < 1:
-        raise TransformError(f"diamonds of size {size} and slope {slope}", hint="both are 1 or more")
+    size, slope = whole_number(size, "the size of diamonds"), whole_number(slope, "the slope of diamonds")
     nest = nest_of(schedule, statement, (time, space))
     if nest[0].name != time or nest[-1].name != space or len(nest) < 2:
         raise TransformError(f"loop {time} is not outside of loop {space}")

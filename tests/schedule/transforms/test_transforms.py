@@ -150,8 +150,38 @@ def test_written_trees_are_proved() -> None:
         written(DENSE).with_tree(written(SEIDEL).text())
     with pytest.raises(IllegalScheduleError, match="same time"):
         written(DENSE).with_tree(written(DENSE).text().replace("[(k)]", "[(0)]"))
-    with pytest.raises(IllegalScheduleError, match="does not read"):
+    with pytest.raises(IllegalScheduleError, match="does not read line 1"):
         written(DENSE).with_tree("domain: nothing")
+
+
+def _tree(*nodes: str) -> str:
+    """The Seidel program's instances under these nodes, one below the other."""
+    lines = ['domain: "{ S_a_2[t, i] : 0 < t <= 5 and 0 < i <= 11 }"']
+    for depth, node in enumerate(nodes):
+        lines += [" " * depth + "child:", " " * (depth + 1) + node]
+    return "\n".join(lines)
+
+
+_BOTH = 'schedule: "[{ S_a_2[t, i] -> [(t)] }, { S_a_2[t, i] -> [(i)] }]"'
+_PARALLEL = 'mark: "parallel"'
+
+
+@pytest.mark.parametrize(("nodes", "message"), [
+    ([_PARALLEL, _BOTH], "run at once in a parallel loop"),
+    ([_PARALLEL, 'mark: "unroll:2"', _BOTH], "stand above one loop"),
+    ([_PARALLEL, 'sequence:\n  - filter: "{ S_a_2[t, i] }"\n    child:\n      ' + _BOTH], "does not stand above a loop"),
+    (['mark: "nonsense"', _BOTH], 'no mark "nonsense"'),
+    (['mark: "unroll:-1"', _BOTH], "no number of 1 or more"),
+    (['mark: "block.x:4"', _BOTH], "no mark"),
+    ([_BOTH.replace("(t)", "(99999999999*t)")], "could leave 64 bits"),
+    ([_BOTH.replace("[(t)]", "[(t)] : t > 9")], "no value for some"),
+    (["mark: 3", _BOTH], "does not read line 3"),
+    ([_BOTH.replace("]", "")], "does not read line 3, schedule"),
+])  # fmt: skip
+def test_trees_by_hand_are_refused(nodes: list[str], message: str) -> None:
+    with pytest.raises(IllegalScheduleError, match=message):
+        written(SEIDEL).with_tree(_tree(*nodes))
+    assert written(SEIDEL).with_tree(_tree(_BOTH)).loops_of(_A()) == ("t", "i")
 
 
 def test_files(tmp_path: Path) -> None:
@@ -167,8 +197,10 @@ def test_unknown_names_list_the_known_ones() -> None:
         written(DENSE).tile("S_z", i=4)
     with pytest.raises(TransformError, match="say which: S_c@0, S_c@1"):
         written(DENSE).index_set_split("S_c", "k", 2).tile("S_c", i=4)
-    with pytest.raises(TransformError, match="size of loop i is 0"):
-        written(DENSE).tile("S_c", i=0)
+    for size in (0, -3, 2.5, "4", (), 1 << 62):
+        with pytest.raises(TransformError, match="size of loop i is"):
+            written(DENSE).tile("S_c", i=size)  # type: ignore[arg-type]
+    assert "i_tile" in written(DENSE).tile("S_c", i=np.int64(4)).loops_of("S_c")  # type: ignore[arg-type]
     with pytest.raises(TransformError, match="local arrays: c"):
         written(DENSE).contract("x")
 
