@@ -15,10 +15,12 @@ from polyml.graph.plan import Launch
 from polyml.graph.printer import graph_html, graph_latex, graph_text
 from polyml.nesting import deeply_nested
 from polyml.records import dataclass
+from polyml.runtime.dispatch import COMPILE_LOCK
 from polyml.runtime.kernel import Kernel
 from polyml.runtime.native import load_compiled
 from polyml.schedule.tree import print_tree, tree_html
 from polyml.scop.printer import accesses_text, dependences_text, domains_text
+from polyml.scop.scop import Scop
 from polyml.shown import counted, preformatted
 from polyml.user_schedule import UserSchedule, user_schedule
 
@@ -161,7 +163,9 @@ class Lowered:
         known = {r.region.name: r for r in self.stages.regions}
         for given in schedules:
             own = known.get(given.name)
-            if own is None or not own.scop.domain.is_subset(given.schedule.scop.domain):
+            with COMPILE_LOCK:
+                fits = own is not None and _computes(given.schedule.scop, own.scop)
+            if not fits:
                 raise PolymlError(
                     f"{given.name} is no region of this lowered program", hint=f"regions: {', '.join(known)}"
                 )
@@ -210,6 +214,22 @@ class Lowered:
     def _repr_latex_(self) -> str:
         """The graph's equations."""
         return graph_latex(self.stages.graph)
+
+
+def _computes(made: Scop, own: Scop) -> bool:
+    """Whether a schedule's scop has the same arguments and statements, reductions privatized or not."""
+    if made.sizes != own.sizes or not own.context.is_subset(made.context):
+        return False
+    if any(made.arrays.get(name) != array for name, array in own.arrays.items() if array.kind != "local"):
+        return False
+    pairs = ((statement, made.statements.get(name)) for name, statement in own.statements.items())
+    return all(
+        other is not None
+        and statement.domain.is_equal(other.domain)
+        and (statement.value, statement.reduction) == (other.value, other.reduction)
+        and (statement.written == other.written or other.target.array not in own.arrays)
+        for statement, other in pairs
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,8 +211,12 @@ def test_programs_with_several_regions_name_them() -> None:
     with pytest.raises(PolymlError, match="2 regions, each with a schedule"):
         _ = lowered.schedule
     other = pm.einsum(SEIDEL).lower(np.zeros((3, 4))).schedule
-    with pytest.raises(PolymlError, match="no region of this lowered program"):
-        lowered.with_schedule(other)
+    larger, narrower = pm.einsum(DENSE).lower(np.zeros((6, 8)), np.zeros((8, 10))), np.zeros((3, 4), np.float32)
+    single = pm.einsum(DENSE.replace("f64", "f32")).lower(narrower, np.zeros((4, 5), np.float32))
+    whole = pm.einsum(DENSE).lower(np.zeros((3, 4)), np.zeros((4, 5)))
+    for program, schedule in [(lowered, other), (whole, larger.schedule), (whole, single.schedule)]:
+        with pytest.raises(PolymlError, match="no region of this lowered program"):
+            program.with_schedule(schedule)
 
 
 def test_kernels_run_a_schedule() -> None:
