@@ -25,6 +25,9 @@ Scheduler = Literal["ilp", "isl", "written"]
 FusionPolicy = Literal["none", "smart", "maximal"]
 CostName = Literal["coefficients", "parallelism", "alignment", "satisfaction", "contiguity", "order", "reuse"]
 
+MOST = 1 << 31
+"""Iterations of a tile: with more, values of loops over tiles could leave 64 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -220,10 +223,10 @@ def _sizes(name: str, value: object) -> tuple[int, ...] | None:
     if value is None:
         return None
     if isinstance(value, tuple | list):
-        numbers = [number for item in value if (number := _index(item)) is not None and number >= 1]
+        numbers = [number for item in value if (number := _index(item)) is not None and 1 <= number <= MOST]
         if len(numbers) == len(value):
             return tuple(numbers)
-    raise _refuse(name, value, "a tuple of integers >= 1, or None")
+    raise _refuse(name, value, f"a tuple of integers in 1..{MOST}, or None")
 
 
 def _dynamic(name: str, value: object) -> bool | tuple[str, ...] | Literal["auto"]:

@@ -68,6 +68,7 @@ def test_target_by_name() -> None:
         ({"budget": "²"}, "budget = '²' is not an integer"),
         ({"tile_sizes": (0,)}, "tile_sizes"),
         ({"tile_sizes": ("4",)}, "tile_sizes"),
+        ({"tile_sizes": (1 << 62, 3)}, "tile_sizes"),
         ({"scheduler": "best"}, "one of ilp, isl, written"),
         ({"costs": ("speed",)}, "different names of coefficients, parallelism"),
         ({"costs": ([],)}, "different names of coefficients, parallelism"),
