@@ -15,6 +15,7 @@ import islpy as isl
 
 from polyml.dtypes import DType
 from polyml.expressions import Expr, Subscript, reads_of
+from polyml.new_names import array_name
 from polyml.records import dataclass
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import element_count, is_known, row_major_strides
@@ -142,6 +143,10 @@ class Scop(Shown):
             if all(factor.variables() <= sizes.keys() for factor in factors):
                 found[name] = prod(factor.evaluate(sizes) for factor in factors)
         return found
+
+    def new_array(self, wish: str) -> str:
+        """A name for an array more: the wish, or what nothing here is called, nor the statement `S_..` that would fill it."""
+        return array_name(wish, {*self.arrays, *self.statements})
 
     @property
     def domain(self) -> isl.UnionSet:

@@ -156,7 +156,7 @@ def _is_short(statement: Statement, index: str, steps: int, lanes: int, most: in
 
 def _relaid(scop: Scop, dimensions: Mapping[str, int], target: Target) -> Relaid:
     moved = {
-        name: (scop.arrays[name], _last(scop.arrays[name], dimension, target))
+        name: (scop.arrays[name], _last(scop, scop.arrays[name], dimension, target))
         for name, dimension in dimensions.items()
         if dimension != len(scop.arrays[name].shape) - 1
     }
@@ -165,11 +165,11 @@ def _relaid(scop: Scop, dimensions: Mapping[str, int], target: Target) -> Relaid
     return relaid(scop, replace(scop, statements=changed), layouts)
 
 
-def _last(array: Array, dimension: int, target: Target) -> Array:
+def _last(scop: Scop, array: Array, dimension: int, target: Target) -> Array:
     """The array with its batch last; each row starts at a line."""
     others = tuple(extent for d, extent in enumerate(array.shape) if d != dimension)
     length = line_rows(array.shape[dimension], array.dtype.itemsize, target.line_bytes)
-    return Array(name=f"{array.name}_last", dtype=array.dtype, shape=(*others, length), kind="local")
+    return Array(name=scop.new_array(f"{array.name}_last"), dtype=array.dtype, shape=(*others, length), kind="local")
 
 
 def _on_local(

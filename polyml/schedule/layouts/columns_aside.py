@@ -74,8 +74,12 @@ def _comes_from_inside(scop: Scop, array: str, readers: list[str]) -> bool:
 
 def _with_copy(scop: Scop, array: Array, writer: Statement, readers: list[str]) -> Scop:
     """The scop with the copy behind each instance of its writer."""
-    local = Array(name=f"{array.name}_columns", dtype=array.dtype, shape=tuple(reversed(array.shape)), kind="local")
-    assert local.name not in scop.arrays, "internal: the name of a copy is taken"
+    local = Array(
+        name=scop.new_array(f"{array.name}_columns"),
+        dtype=array.dtype,
+        shape=tuple(reversed(array.shape)),
+        kind="local",
+    )
 
     def turned(subscripts: tuple[Subscript, ...]) -> tuple[Subscript, ...]:
         return tuple(reversed(subscripts))

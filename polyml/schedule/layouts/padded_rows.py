@@ -68,7 +68,7 @@ def pad_rows(scop: Scop, target: Target) -> Padded | None:
         return None
     for array in swept:
         worth += _large(array, 2 * target.l1_bytes // len(swept), target)
-    padded = {array.name: _padded(array, target) for array in rows}
+    padded = {array.name: _padded(scop, array, target) for array in rows}
     changed = {}
     for name, statement in scop.statements.items():
         moved = {a: Access(padded[a.array].name, a.subscripts) for a in statement.accesses if a.array in padded}
@@ -159,10 +159,10 @@ def _are_whole(array: Array, target: Target) -> bool:
     return step is not None and step * array.dtype.itemsize % target.line_bytes == 0
 
 
-def _padded(array: Array, target: Target) -> Array:
+def _padded(scop: Scop, array: Array, target: Target) -> Array:
     *rows, last = array.shape
     length = line_rows(last, array.dtype.itemsize, target.line_bytes)
-    return Array(name=f"{array.name}_rows", dtype=array.dtype, shape=(*rows, length), kind="local")
+    return Array(name=scop.new_array(f"{array.name}_rows"), dtype=array.dtype, shape=(*rows, length), kind="local")
 
 
 def _layout(array: Array, padded: Array) -> Layout:

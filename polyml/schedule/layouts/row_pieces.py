@@ -28,6 +28,7 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import IndexValue, Read, variables_in, walk
+from polyml.new_names import underscored
 from polyml.records import dataclass
 from polyml.schedule.layouts.padded_rows import swept_arrays, worth_of
 from polyml.schedule.layouts.relaid import PAGE, Layout, Relaid, extents_of, redirected, relaid
@@ -189,7 +190,7 @@ def _cut(scop: Scop, rows: _Rows) -> dict[str, _Piece] | None:
         *around, _ = array.shape
         places = _apart(before + rows.length + behind, rows.lanes * array.dtype.itemsize)
         shape = (*around, affine(places), affine(rows.lanes))
-        local = Array(name=f"{name}_pieces", dtype=array.dtype, shape=shape, kind="inout")
+        local = Array(name=scop.new_array(f"{name}_pieces"), dtype=array.dtype, shape=shape, kind="inout")
         found[name] = _Piece(array, local, before, behind)
     return found
 
@@ -241,7 +242,7 @@ def _on_pieces(
     """The statement on pieces, then the copies between pieces; each with the written instances in whose places it stands (for copies: one behind the row's last)."""
     index = rows.along[statement.name]
     around = [i for i in statement.indices if i != index]
-    inner, lane = f"{index}_place", f"{index}_piece"
+    inner, lane = (underscored(f"{index}_{part}", statement.indices, sizes) for part in ("place", "piece"))
     moved = {}
     for access in statement.accesses:
         piece = cut.get(access.array)
@@ -287,18 +288,18 @@ def _on_pieces(
 def _layout(piece: _Piece, rows: _Rows) -> Layout:
     around = [f"e{d}" for d in range(len(piece.array.shape) - 1)]
     same = tuple(affine(e) for e in around)
-    element = affine("l") * rows.step + affine("p") + (rows.first - piece.before)
+    element = affine("l0") * rows.step + affine("p0") + (rows.first - piece.before)
     length = piece.before + rows.length + piece.behind
-    within = f"0 <= l < {rows.lanes}"
-    whole = f"{piece.before} <= p < {piece.before + rows.step}"
-    rest = f"{piece.before} <= p < {piece.before + rows.length} and l = {rows.lanes - 1}"
+    within = f"0 <= l0 < {rows.lanes}"
+    whole = f"{piece.before} <= p0 < {piece.before + rows.step}"
+    rest = f"{piece.before} <= p0 < {piece.before + rows.length} and l0 = {rows.lanes - 1}"
     return Layout(
         piece.array,
         replace(piece.local, kind="local"),
-        (*around, "p", "l"),
+        (*around, "p0", "l0"),  # as no size is called (looks_made)
         (*same, element),
-        (*same, affine("p"), affine("l")),
-        limits=f"0 <= p < {length} and {within}",
+        (*same, affine("p0"), affine("l0")),
+        limits=f"0 <= p0 < {length} and {within}",
         back_limits=f"(({whole}) or ({rest})) and {within}",
     )
 

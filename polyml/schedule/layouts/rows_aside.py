@@ -60,8 +60,7 @@ def with_rows_aside(scop: Scop, target: Target, results: Set[str]) -> RowsAside 
         before = _rows_before(scop, array.name, writers)
         others = {r.tensor for s in writers for r in reads_of(s.value) if r.tensor != array.name}
         if before and (before + 1 + len(others)) * row <= IN_L1 * target.l1_bytes:
-            local = Array(name=f"{array.name}_rows", dtype=array.dtype, shape=array.shape, kind="local")
-            assert local.name not in scop.arrays, "internal: the name of rows is taken"
+            local = Array(name=made.new_array(f"{array.name}_rows"), dtype=array.dtype, shape=array.shape, kind="local")
             made = _copied_out(made, array.name, local, writers)
             rows.append(local.name)
     return RowsAside(made, tuple(rows)) if rows else None

@@ -77,7 +77,7 @@ def take_turns(scop: Scop, target: Target) -> Turns | None:
         saved = [copy for copy in saved if ages[copy.name]]
         if not saved:
             continue
-        layouts.append(_layout(array, steps, target))
+        layouts.append(_layout(scop, array, steps, target))
         made = _in_rows(made, layouts[-1], steps, ages, saved)
     if not layouts:
         return None
@@ -164,10 +164,10 @@ def distances(m: isl.Map, d: int) -> set[int]:
     return {end.to_python() if end.is_int() else -1 for end in (moved.dim_min_val(0), moved.dim_max_val(0))}
 
 
-def _layout(array: Array, steps: Steps, target: Target) -> Layout:
+def _layout(scop: Scop, array: Array, steps: Steps, target: Target) -> Layout:
     length = line_rows(array.shape[0], array.dtype.itemsize, target.line_bytes)
     count = steps.last - steps.first + 2
-    local = Array(name=f"{array.name}_turns", dtype=array.dtype, shape=(count, length), kind="local")
+    local = Array(name=scop.new_array(f"{array.name}_turns"), dtype=array.dtype, shape=(count, length), kind="local")
     element = affine("e0")
     return Layout(array, local, ("e0",), (element,), (affine(0), element), back_place=(count - 1, element))
 

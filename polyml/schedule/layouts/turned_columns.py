@@ -119,14 +119,14 @@ def _arrays_to_turn(scop: Scop, matrix: str, target: Target) -> dict[str, Array]
         subscripts = [s for user in users for a in user.accesses if a.array == name for s in a.subscripts]
         if not all(isinstance(s, Affine) for s in subscripts):
             return {}
-    return {name: _turned(scop.arrays[name], target) for name in scop.arrays if name in found}
+    return {name: _turned(scop, scop.arrays[name], target) for name in scop.arrays if name in found}
 
 
-def _turned(array: Array, target: Target) -> Array:
+def _turned(scop: Scop, array: Array, target: Target) -> Array:
     """The array with its dimensions exchanged; each row starts at a line."""
     rows, columns = array.shape
     length = line_rows(rows, array.dtype.itemsize, target.line_bytes)
-    return Array(name=f"{array.name}_turned", dtype=array.dtype, shape=(columns, length), kind="local")
+    return Array(name=scop.new_array(f"{array.name}_turned"), dtype=array.dtype, shape=(columns, length), kind="local")
 
 
 def _on_turned(statement: Statement, arrays: Mapping[str, Array]) -> Statement:

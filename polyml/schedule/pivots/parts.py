@@ -111,7 +111,7 @@ def _where(own: Loops3, place: Beyond | None, plan: Pivots) -> str:
 # -- copies -------------------------------------------------------------------------------------------------------------------------
 
 
-def with_panels(parts: PivotParts, place: Beyond, array: str, *, role: Side = "lanes") -> PivotParts:
+def with_panels(parts: PivotParts, place: Beyond, wish: str, *, role: Side = "lanes") -> PivotParts:
     """The core's part at the place reads its vector operand (or the one along the rows) from a copy in panels as wide as the register tile."""
     scop, plan = parts.scop, parts.plan
     reader = scop.statements[parts.parts[place][plan.core]]
@@ -119,6 +119,7 @@ def with_panels(parts: PivotParts, place: Beyond, array: str, *, role: Side = "l
     source = plan.vector if role == "lanes" else plan.broadcast
     assert source is not None, "internal: no operand along the rows"
     along, other = (own.lanes, own.rows) if role == "lanes" else (own.rows, own.lanes)
+    array = scop.new_array(wish)
     name = f"S_{array}"
     domain = reader.domain.project_out(isl.dim_type.set, reader.indices.index(other), 1)
     # Of whole tiles along a slanted edge quotients are left that say nothing.

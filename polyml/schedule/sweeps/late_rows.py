@@ -142,7 +142,7 @@ def _with_copies(scop: Scop, order: Order) -> tuple[dict[str, Statement], dict[s
     arrays, copies = dict(scop.arrays), dict[str, str]()
     for s in [s for s in found.values() if s.kind == "init" and s.target.array in read]:
         array = arrays[s.target.array]
-        row = replace(array, name=f"{array.name}_row", kind="local")
+        row = replace(array, name=scop.new_array(f"{array.name}_row"), kind="local")
         arrays[row.name], copies[array.name] = row, row.name
         value = Read(array.name, s.target.subscripts, array.dtype)
         target = Access(row.name, s.target.subscripts)
