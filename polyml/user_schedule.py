@@ -36,7 +36,9 @@ def user_schedule(schedule: Schedule, *, precise: bool) -> UserSchedule:
     """The handle on a schedule of the compiler's. precise: reductions keep their order."""
     with COMPILE_LOCK:
         # Values are in the arrays in any order of ours, as the proof has them.
-        plain = replace(schedule, tree=single_members(schedule.tree), time_lanes=None)
+        plain = replace(schedule, tree=single_members(schedule.tree), time_lanes=None, worth=(), small=(), apart=())
+        if schedule.any_call is not None:  # no other version stands in for it where it is not worth it
+            plain = replace(plain, scop=replace(plain.scop, context=schedule.any_call))
         return UserSchedule(replace(plain, tree=with_coincidence(plain)), precise)
 
 

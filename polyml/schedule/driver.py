@@ -222,6 +222,7 @@ def _finished(found: Schedule, task: Task, refused: tuple[Note, ...]) -> Schedul
     return replace(
         found,
         scop=known,
+        any_call=found.scop.context,
         notes=(*found.notes, *notes, *refused),
         streamed=found.streamed | streamed,
         streamed_when_large=perhaps,

@@ -80,6 +80,7 @@ class Schedule(Shown):
     streamed: arrays whose stores should bypass the caches; streamed_when_large: those of symbolic size, where that is more than so many bytes.
     vector_bytes: of one vector (vector_length.py); 0: of the target's.
     time_lanes: where values are while lanes run over steps, as the tree says they do; None: in the arrays.
+    any_call: what is known of the sizes wherever it is called, where the scop's context has what it is worth as well.
     """
 
     scop: Scop
@@ -95,6 +96,7 @@ class Schedule(Shown):
     streamed_when_large: Mapping[str, int] = field(default_factory=dict)
     vector_bytes: int = 0
     time_lanes: TimeLanes | None = None
+    any_call: isl.Set | None = None
 
     def noted(self, stage: str, subject: str, text: str) -> Schedule:
         """The same schedule with one more note."""

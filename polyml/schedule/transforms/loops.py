@@ -80,6 +80,8 @@ def find_part(schedule: Schedule, statement: str) -> isl.ScheduleNode:
             f"the schedule has no statement {name}", hint=f"statements: {', '.join(schedule.scop.statements)}"
         )
     leaves = parts_of(schedule.tree, name)
+    if not leaves:
+        raise TransformError(f"statement {name} never runs", hint="its domain is empty")
     known = ", ".join(f"{name}@{k}" for k in range(len(leaves)))
     if not number and len(leaves) > 1:
         raise TransformError(f"statement {name} stands in several places of the schedule", hint=f"say which: {known}")

@@ -10,6 +10,7 @@ import pytest
 
 import polyml as pm
 from polyml.errors import IllegalScheduleError, PolymlError, TransformError
+from polyml.target import Target
 from polyml.user_schedule import UserSchedule
 from tests.schedule.transforms.support import BLUR, DENSE, JACOBI, SEIDEL, TOTAL, TRIANGLE, assert_same, written
 
@@ -228,6 +229,21 @@ def test_kernels_run_a_schedule() -> None:
     run = lowered.with_schedule(made)
     assert "parallel for (i_tile" in run.text("loops")
     np.testing.assert_allclose(run.compile()(x, w), np.maximum(x @ w, 0), rtol=1e-12)
+
+
+def test_a_schedule_by_hand_is_for_all_sizes() -> None:
+    """The compiler's own is for sizes from which on its time tiles pay, and has other versions beside it."""
+    target = Target("x86-64-v2", l1_bytes=4096, l2_bytes=32768, cores=1)
+    lowered = pm.einsum(JACOBI, dynamic=True, target=target).lower(np.zeros(6), np.zeros(6), 5)
+    assert lowered.stages.regions[0].schedule.worth
+    first, _ = lowered.schedule.statements
+    assert "i < min(100, N - 1)" in lowered.schedule.written().index_set_split(first, "i", 100).loops()
+
+
+def test_statements_that_never_run_have_no_loops() -> None:
+    schedule = pm.einsum(SEIDEL).lower(np.zeros((1, 4))).schedule
+    with pytest.raises(TransformError, match="never runs"):
+        schedule.loops_of(schedule.statements[-1])
 
 
 def test_a_precise_program_keeps_sums_in_order() -> None:
