@@ -9,24 +9,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import islpy as isl
 
+from polyml.einsum_frontend.conditioned import (
+    Conditions,
+    check_first_values,
+    conditions_of,
+    range_of,
+    stated,
+    under_ifs,
+    up_to_the_last,
+)
 from polyml.einsum_frontend.proofs import Avoid, nothing
 from polyml.einsum_frontend.quasi_affine import Names, nodes, to_affine
-from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain_name
+from polyml.einsum_frontend.ranges import Range, Use, box_range, interval, plain_name, variable_of
 from polyml.einsum_frontend.syntax import (
     Binary,
-    Boolean,
-    Call,
-    Compare,
     Expression,
     IndexRef,
-    Number,
     Reducer,
     SizeRef,
-    Subscript,
 )
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import ShapeError, UnboundedDomainError
-from polyml.records import dataclass, replace
+from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, affine, extent_of
 from polyml.sets.spaces import parameters_text
 from polyml.source import Span
@@ -66,19 +70,28 @@ def infer_ranges(
     Raises:
         ShapeError: extents of one index differ, or no value fits. UnboundedDomainError: a range follows from nothing, or has gaps.
     """
-    ranges = _stated(value, names, outer)
+    ranges = stated(value, names, outer)
     guarded = frozenset[str]().union(*map(index_names, guards))
     for use in own:
         if isinstance(use.expression, IndexRef):
-            variable = _variable(use.expression.name, names)
+            variable = variable_of(use.expression.name, names)
             ranges.setdefault(use.expression.name, box_range(variable, 0, use.extent))
     assumed = _plain(ranges, [*own, *uses], names, guarded)
+    plain = {use.expression.name for use in (*own, *uses) if isinstance(use.expression, IndexRef)}
+    check_first_values(value, guards, plain, names, avoid)
+    conditions = conditions_of(value, guards)
     warnings: list[str] = []
     certain = [use for use in (*own, *uses) if use.under == "nothing"]
     by_values = [use for use in (*own, *uses) if use.under != "indices"]
     while missing := [name for name in indices if name not in ranges]:
         known = (ranges, frozenset(missing), names, outer, span, assumed, symbolic, avoid, guarded)
-        found = _round(certain, *known) or _under_ifs(guards, missing, names, outer) or _around(uses, missing, names)
+        found = _by_conditions(conditions, missing, ranges, names, outer)
+        found = (
+            found
+            or _round(certain, *known)
+            or under_ifs(guards, missing, names, outer)
+            or _around(uses, missing, names)
+        )
         found = found or _round(by_values, *known)
         if not found:
             raise UnboundedDomainError(
@@ -93,6 +106,18 @@ def infer_ranges(
     return Inferred(ranges, tuple(warnings), tuple(assumed))
 
 
+def _by_conditions(
+    conditions: Conditions,
+    missing: Collection[str],
+    ranges: Mapping[str, Range],
+    names: Names,
+    outer: Mapping[str, Range],
+) -> dict[str, Range]:
+    """Of indices that a sum or another reducer goes over: up to the last value that the conditions leave."""
+    found = {n: up_to_the_last(n, conditions, ranges, names, outer) for n in missing if n in conditions}
+    return {name: values for name, values in found.items() if values is not None}
+
+
 def _around(uses: Sequence[Use], missing: Collection[str], names: Names) -> dict[str, Range]:
     """`x[(i + 1) % N]` goes round a whole dimension: i has its range, where nothing else gives one."""
     found: dict[str, dict[Extent, None]] = {}
@@ -103,11 +128,11 @@ def _around(uses: Sequence[Use], missing: Collection[str], names: Names) -> dict
                 value, stop = to_affine(place, names), to_affine(bound, names)
                 if len(within) == 1 and value is not None and stop is not None and stop == affine(use.extent):
                     (name,) = within
-                    if value.stride(_variable(name, names)) in (1, -1):
+                    if value.stride(variable_of(name, names)) in (1, -1):
                         found.setdefault(name, {})[use.extent] = None
             case _:
                 pass
-    return {n: box_range(_variable(n, names), 0, next(iter(e))) for n, e in found.items() if len(e) == 1}
+    return {n: box_range(variable_of(n, names), 0, next(iter(e))) for n, e in found.items() if len(e) == 1}
 
 
 def _declared(missing: Sequence[str], guarded: Collection[str]) -> str:
@@ -129,67 +154,6 @@ def _rebound(value: Expression, missing: Collection[str]) -> str | None:
                 if written in map(plain_name, missing):
                     return f"the {written} of {reducer.kind}[{written}](..) is another one and ends with it: leave {written} out on the left side, or rename one of the two"
     return None
-
-
-def _variable(name: str, names: Names) -> str:
-    found = names.indices[name].name
-    assert found is not None, "internal: an index stands for a variable"
-    return found
-
-
-def _stated(value: Expression, names: Names, outer: Mapping[str, Range]) -> dict[str, Range]:
-    """Ranges from `r < e`, `r <= e`, `0 <= r < e` in the reducer that binds r, where e has numbers, sizes and loop variables only."""
-    found: dict[str, Range] = {}
-    for reducer in (n for n in nodes(value) if isinstance(n, Reducer) and not n.implied):
-        own = {item.name for item in reducer.items if isinstance(item, IndexRef)}
-        for item in reducer.items:
-            _state(found, item, own, names, outer)
-    return found
-
-
-def _state(
-    found: dict[str, Range], condition: Expression, indices: Collection[str], names: Names, outer: Mapping[str, Range]
-) -> None:
-    """Adds the range that a condition states, where it is smaller than the one before."""
-    match condition:
-        case (
-            Compare(operands=(IndexRef(name=r), bound), ops=("<" | "<=" as op,))
-            | Compare(operands=(Number(value=0), IndexRef(name=r), bound), ops=("<=", "<" | "<=" as op))
-        ) if r in indices and all(not isinstance(n, IndexRef | Subscript | Reducer | Call) for n in nodes(bound)):
-            stop = to_affine(bound, names)
-            if stop is None:
-                return
-            stated = _below(_variable(r, names), stop + (1 if op == "<=" else 0), outer)
-            before = found.get(r)
-            if before is None or not (before.exact and stated.exact) or (stated.high or 0) < (before.high or 0):
-                found[r] = stated
-        case _:
-            pass
-
-
-def _under_ifs(
-    guards: Sequence[Expression], missing: Collection[str], names: Names, outer: Mapping[str, Range]
-) -> dict[str, Range]:
-    """The ranges that the enclosing `if`s state, for indices whose ranges nothing else gives."""
-    found: dict[str, Range] = {}
-    for guard in guards:
-        for condition in guard.operands if isinstance(guard, Boolean) and guard.op == "and" else (guard,):
-            match condition:
-                case Compare(operands=(_, IndexRef() as index, bound), ops=("<" | "<=", "<" | "<=" as op)):
-                    condition = replace(condition, operands=(index, bound), ops=(op,))
-                case _:
-                    pass
-            _state(found, condition, missing, names, outer)
-    return found
-
-
-def _below(variable: str, stop: Affine, outer: Mapping[str, Range]) -> Range:
-    if stop.is_constant:
-        return box_range(variable, 0, max(0, stop.constant))
-    _, greatest = interval(stop, outer)
-    return Range(
-        variable, f"0 <= {variable} < {stop.isl_text()}", 0, None if greatest is None else max(0, greatest), False
-    )
 
 
 def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded: Collection[str]) -> list[Affine]:
@@ -222,7 +186,7 @@ def _plain(ranges: dict[str, Range], uses: Sequence[Use], names: Names, guarded:
                 hint=f"the first of them is {extents[0].expression.span}{_part_of(plain_name(name), found)}",
             )
         if name not in ranges:
-            ranges[name] = box_range(_variable(name, names), 0, next(iter(found)))
+            ranges[name] = box_range(variable_of(name, names), 0, next(iter(found)))
     return assumed
 
 
@@ -273,7 +237,7 @@ def _round(
     inner = {r.name: r for r in ranges.values()}
     found: dict[str, Range] = {}
     for name in sorted(fitting):
-        variable = _variable(name, names)
+        variable = variable_of(name, names)
         adopted = _by_arithmetic(variable, fitting[name], inner)
         if adopted is None and _symbolic(use.extent for use in fitting[name]):
             adopted = _by_symbols(variable, fitting[name], inner, assumed)
@@ -401,7 +365,7 @@ def _by_sets(
             span=span,
             hint="declare the left side, or state the range as a condition",
         )
-    return _range_of(variable, good, head, context)
+    return range_of(variable, good, head, context)
 
 
 def _others(variable: str, uses: Sequence[Use], inner: Mapping[str, Range]) -> list[str]:
@@ -440,19 +404,3 @@ def _possible(
         lacking = possible.subtract(isl.Set(f"{head}{{ [{name}] : {known[name].constraint} }}").params())
         possible = possible.subtract(lacking) if avoid(lacking) else possible
     return possible
-
-
-def _range_of(variable: str, good: isl.Set, head: str, context: Sequence[str]) -> Range:
-    """The range of bounded values without gaps: a box where it is the same for all sizes and outer indices."""
-    pieces = [str(piece).partition(":")[2].rpartition("}")[0].strip() for piece in good.get_basic_sets()]
-    flat = good.project_out(isl.dim_type.param, 0, good.dim(isl.dim_type.param))
-    if flat.is_empty():
-        return box_range(variable, 0, 0)
-    low, most = flat.dim_min_val(0).to_python(), flat.dim_max_val(0)
-    if not most.is_int():  # it grows with a symbolic size
-        return Range(variable, " or ".join(f"({piece})" for piece in pieces), low, None, False)
-    high = most.to_python() + 1
-    full = isl.Set(f"{head}{{ [{variable}] : {' and '.join([f'{low} <= {variable} < {high}', *context])} }}")
-    if full.is_subset(good):
-        return box_range(variable, low, high)
-    return Range(variable, " or ".join(f"({piece})" for piece in pieces) if pieces else "false", low, high, False)

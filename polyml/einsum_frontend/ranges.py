@@ -18,7 +18,7 @@ from polyml.einsum_frontend.walk import children, index_names
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, Extent, Extremum, FloorDiv
 
-__all__ = ["Range", "Use", "bound_names", "box_range", "interval", "plain_name", "uses_of"]
+__all__ = ["Range", "Use", "bound_names", "box_range", "interval", "plain_name", "uses_of", "variable_of"]
 
 
 Conditions: TypeAlias = Literal["nothing", "values", "indices"]
@@ -157,3 +157,10 @@ def _restricts(condition: Expression) -> bool:
 def plain_name(name: str) -> str:
     """The user's name of an index that the resolver made unique."""
     return name.partition("@")[0]
+
+
+def variable_of(name: str, names: Names) -> str:
+    """The isl variable that an index stands for."""
+    found = names.indices[name].name
+    assert found is not None, "internal: an index stands for a variable"
+    return found

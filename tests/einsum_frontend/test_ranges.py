@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -277,6 +279,35 @@ def test_a_loop_without_iterations_needs_no_value() -> None:
     source = program('x: f32["H"], f: f32["R"]', *lines, "return x")
     (result,) = run(source, values(6), values(2))
     np.testing.assert_array_equal(result, values(6))
+
+
+@pytest.mark.parametrize(
+    ("statement", "terms"),
+    [
+        ("y[i] = sum[r, 1 <= r < 4, i + r < N](x[i + r])", lambda i, r: 1 <= r < 4),
+        ("y[i] = sum[r, 4 > r and r != 2 and i + r < N](x[i + r])", lambda i, r: r < 4 and r != 2),
+        ("y[i] = sum[r, i + r < N](x[i + r])", lambda i, r: True),  # not the one r that is right for every i
+        ("if 0 < r < 4 and i + r < N:\n        y[i] += x[i + r]", lambda i, r: 0 < r < 4),
+        ("if i > 3 and r - r >= 0 and i + r < N:\n        y[i] += x[i + r]", lambda i, r: i > 3),
+        ("for t in range(3):\n        y[i] += sum[r, 2*t <= r < 2*t + 2, i + r < N](x[i + r])", lambda i, r: r < 6),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_conditions_give_a_summed_index_its_range(
+    statement: str, terms: Callable[[int, int], bool], dynamic: bool
+) -> None:
+    f = pm.einsum(f'def f(x: f64["N"]):\n    y: f64["N"] = 0\n    {statement}\n    return y\n', dynamic=dynamic)
+    x = np.arange(1.0, 10)
+    assert f(x).tolist() == [sum(x[i + r] for r in range(9 - i) if terms(i, r)) for i in range(9)]
+    assert verify(f, x)
+
+
+@pytest.mark.parametrize("condition", ["«-1 <= r <= 1»", "r <= 1, «r > -2»"])
+def test_refused_an_index_that_would_begin_below_0(condition: str) -> None:
+    check_refused(
+        'x: f32["N"]', 'y: f32["N"]', f"y[i] = sum[r, {condition}, 0 <= i + r < N](x[i + r])", "return y",
+        arguments=(values(5),), error=ShapeError, message="this one of r would begin at -", hint="count r from 0",
+    )  # fmt: skip
 
 
 def test_interval_arithmetic() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Literal
 
 from polyml.einsum_frontend.interpreter.affine import affine_value, has_reads
+from polyml.einsum_frontend.interpreter.conditioned import by_conditions, check_first_values, conditions_of
 from polyml.einsum_frontend.interpreter.names import children, free_indices
 from polyml.einsum_frontend.syntax import (
     Binary,
@@ -78,14 +79,18 @@ def infer_ranges(
         if isinstance(use.subscript, IndexRef):
             ranges.setdefault(use.subscript.name, range(use.extent))
     _plain(ranges, [*own, *uses], restricted, span)
-    conditions = any(_has_loop(bound) for bound in _conditions(value))
+    varying = any(_has_loop(bound) for bound in _conditions(value))
+    plain = {use.subscript.name for use in (*own, *uses) if isinstance(use.subscript, IndexRef)}
+    check_first_values(value, guards, plain, values)
+    conditions = conditions_of(value, guards)
     while missing := everything - set(ranges):
         certain = [use for use in (*own, *uses) if use.nested == "outside"]
-        found = _round(certain, ranges, missing, values, conditions, restricted)
+        found = by_conditions(conditions, missing, ranges, values)
+        found = found or _round(certain, ranges, missing, values, varying, restricted)
         found = found or _under_ifs(guards, missing, values) or _around(uses, missing, values)
         if not found:
             among = [use for use in (*own, *uses) if use.nested != "by indices"]
-            found = _round(among, ranges, missing, values, conditions, restricted)
+            found = _round(among, ranges, missing, values, varying, restricted)
         if not found:
             names = ", ".join(sorted(name.partition("@")[0] for name in missing))
             hint = "declare the left side, or state a condition in a reducer"

@@ -9,7 +9,7 @@ import islpy as isl
 from polyml.einsum_frontend.infer import infer_ranges
 from polyml.einsum_frontend.proofs import find_collision, prove_injective
 from polyml.einsum_frontend.quasi_affine import Constraint, Names, constraint_of, to_affine, why_not_affine
-from polyml.einsum_frontend.ranges import Range, Use, bound_names, plain_name, uses_of
+from polyml.einsum_frontend.ranges import Range, Use, bound_names, plain_name, uses_of, variable_of
 from polyml.einsum_frontend.syntax import Assign, Expression, IndexRef, Subscript
 from polyml.einsum_frontend.walk import index_names
 from polyml.errors import EinsumSyntaxError, NotAffineError, ShapeError
@@ -114,6 +114,7 @@ def guard_conditions(
     own: list[Constraint] = []
     inner: list[Constraint] = []
     summed = {name for reducer, name in bound_names(statement.value) if reducer.implied}
+    inner_variables = {variable_of(name, names) for name in summed}
     for guard in guards:
         used = index_names(guard)
         condition = constraint_of(guard, names) if used <= {*left_names, *summed} else None
@@ -131,7 +132,7 @@ def guard_conditions(
                 span=part.span,
                 hint="use where(condition, new, old) for a condition on data",
             )
-        if used <= set(left_names):
+        if condition.names.isdisjoint(inner_variables):  # of `r - r` nothing is left
             own.append(condition)
             continue
         if statement.op not in ("+=", "-="):
