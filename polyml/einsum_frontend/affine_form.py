@@ -31,6 +31,8 @@ from polyml.errors import NotAffineError
 
 __all__ = ["require_affine", "require_condition"]
 
+_LONGEST = "let it run to the end of the longest, and leave out by where(k < end[i], .., 0) what is beyond; entries of a sparse matrix carry their row: y[row[z]] += value[z] * x[column[z]]"
+
 
 def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = False) -> None:
     """Refuses `e` unless it is quasi-affine. `role` names it in the message ("a subscript"); `reads`: whether tensor elements may stand in it. `extrema`: whether `min` and `max` may.
@@ -48,7 +50,7 @@ def require_affine(e: Expression, *, role: str, reads: bool, extrema: bool = Fal
             if not reads:
                 hint = "conditions on data go into where(condition, value, other)" if "condition" in role else None
                 if "bound" in role:
-                    hint = "pass it as an `int` parameter"
+                    hint = _LONGEST if e.subscripts else "pass it as an `int` parameter"
                 raise NotAffineError(f"{role} reads {format_expression(e)!r}, which is data", span=e.span, hint=hint)
         case Unary(op="-"):
             require_affine(e.operand, role=role, reads=reads, extrema=extrema)

@@ -122,7 +122,11 @@ def _number(node: ast.Constant, at: Positions) -> Number | Call:
     what = {str: "a string", bytes: "a string", type(None): "None", type(...): "`...`"}.get(
         type(value), "this constant"
     )
-    raise refusal(f"{what} is not in the language", at, node, "write one index per dimension" if value is ... else None)
+    hints: dict[type, str] = {
+        type(None): "a new dimension is an index of the left side: y[i, j] = x[i] * w[j]",
+        type(...): "write one index per dimension",
+    }
+    raise refusal(f"{what} is not in the language", at, node, hints.get(type(value)))
 
 
 def _compare(node: ast.Compare, at: Positions) -> Compare:
@@ -193,11 +197,6 @@ def _joined(inner: ast.Subscript, outer: ast.Subscript) -> str:
 
 
 def _call(node: ast.Call, at: Positions) -> Expression:
-    if node.keywords:
-        keyword = node.keywords[0]
-        reducer = isinstance(node.func, ast.Name) and node.func.id in _REDUCERS
-        hint = f"name the indices that it reduces: {ast.unparse(node.func)}[k](x[n, k])" if reducer else _BY_POSITION
-        raise refusal("keyword arguments are not in the language", at, keyword.value, hint)
     match node.func:
         case ast.Subscript(value=ast.Name(id=name)) if name in _REDUCERS:
             return _reducer(name, node, node.func, at)
@@ -231,7 +230,15 @@ def _call(node: ast.Call, at: Positions) -> Expression:
             raise refusal("only functions of the language can be called", at, other)
 
 
+def _refuse_keywords(node: ast.Call, at: Positions) -> None:
+    if node.keywords:
+        reducer = isinstance(node.func, ast.Name) and node.func.id in _REDUCERS
+        hint = f"name the indices that it reduces: {ast.unparse(node.func)}[k](x[n, k])" if reducer else _BY_POSITION
+        raise refusal("keyword arguments are not in the language", at, node.keywords[0].value, hint)
+
+
 def _apply(name: str, node: ast.Call, at: Positions) -> Call:
+    _refuse_keywords(node, at)
     args = tuple(parse_expression(arg, at) for arg in node.args)
     count = len(args)
     if name in {"min", "max"}:
@@ -246,6 +253,7 @@ def _apply(name: str, node: ast.Call, at: Positions) -> Call:
 
 
 def _reducer(name: str, node: ast.Call, head: ast.Subscript, at: Positions) -> Reducer:
+    _refuse_keywords(node, at)
     if len(node.args) != 1:
         raise refusal(f"`{name}[...]` takes one expression, not {len(node.args)}", at, node, f"write {name}[k](x[k])")
     items = sequence_items(head.slice)

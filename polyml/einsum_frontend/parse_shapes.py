@@ -51,7 +51,8 @@ def _dtype(node: ast.expr, at: Positions) -> DType | None:
         return DTYPES[name]
     hint = attribute_hint(node) if isinstance(node, ast.Attribute) else None
     if hint is None or not hint.startswith("write"):
-        hint = {"float": "write f64"}.get(name) or did_you_mean(name, DTYPES) or f"element types: {', '.join(DTYPES)}"
+        known = {"float": "write f64"}.get(name) or did_you_mean(name, DTYPES)
+        hint = known or f"{_SPELLING}; element types: {', '.join(DTYPES)}"
     raise refusal(f"unknown type {name!r}", at, node, hint)
 
 

@@ -154,7 +154,8 @@ def _check_target(node: ast.expr, at: Positions) -> None:
 
 def _update(node: ast.AugAssign, at: Positions) -> Assign:
     if type(node.op) not in _UPDATES:
-        hint = "updates are +=, -=, *= and /=; write the others out: y[n] = y[n] % 2"
+        written = ast.unparse(ast.BinOp(node.target, node.op, node.value))
+        hint = f"updates are +=, -=, *= and /=; write the others out: {ast.unparse(node.target)} = {written}"
         raise refusal("this update is not in the language", at, node, hint)
     name, subscripts = _target(node.target, at)
     value = parse_expression(node.value, at)
@@ -201,6 +202,8 @@ def _return(node: ast.Return, at: Positions) -> Return:
     for item in sequence_items(node.value):
         if not isinstance(item, ast.Name):
             hint = "assign it to a tensor first, and return that: y[n] = ...; return y"
+            if isinstance(item, ast.List):
+                hint = "results are separated by commas alone: return y, z"
             raise refusal("a program returns tensors by name, not expressions", at, item, hint)
         names.append(item.id)
         spans.append(at.span(item))

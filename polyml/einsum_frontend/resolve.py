@@ -225,7 +225,8 @@ class _Resolver:
         if statement.fill is not None:
             for part in walk(statement.fill):
                 if isinstance(part, Reducer) or (isinstance(part, Subscript) and part.subscripts):
-                    hint = f"declare it without a fill, and assign it: {name}[n] = ..."
+                    left = f"{name}[n]" if statement.shape else name
+                    hint = f"declare it without a fill, and assign it: {left} = ..."
                     message = "a fill is one number for the whole tensor"
                     raise EinsumSyntaxError(message, span=part.span, hint=hint)
             fill = resolve_expression(statement.fill, Names(scope), {})
@@ -260,7 +261,9 @@ class _Resolver:
         """An `if`: its statements first, since they decide which names of the condition are indices."""
         facts: list[Facts] = []
         loops = tuple(self.scope.loops)
+        before = set(self.scope.tensors)
         body = self.block(statement.body, under_if=True, facts=facts)
+        _refuse_made_by_both(statement, self.scope.tensors.keys() - before)
         orelse = self.block(statement.orelse, under_if=True, facts=facts)
         outer.extend(facts)
         assert tuple(self.scope.loops) == loops, "internal: a loop was left open"
@@ -294,6 +297,16 @@ class _Resolver:
 def _refuse_under_if(what: str, span: Span, under_if: bool) -> None:
     if under_if:
         raise EinsumSyntaxError(f"{what} cannot stand under `if`", span=span, hint="write it before the `if`")
+
+
+def _refuse_made_by_both(statement: IfBlock, made: set[str]) -> None:
+    """Refuses an `else` that assigns what the `if` above it has made: the shape would be that of the `if`'s elements alone."""
+    both = made & assigned_names(statement.orelse)
+    if both:
+        name = min(both)
+        message = f"{name!r} is made under an `if`, which gives it the shape of what it writes, and its `else` writes other elements"
+        hint = f"declare it before the `if`: {name}: f32[...]"
+        raise EinsumSyntaxError(message, span=statement.condition.span, hint=hint)
 
 
 def _as_access(statement: Assign) -> tuple[Subscript, ...]:

@@ -43,10 +43,12 @@ _NUMPY_DTYPES = {
     "float16": "f16", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
 _SPELLED_OUT = {
+    "absolute": "abs(x)",
     "acos": "atan2(sqrt((1 - x) * (1 + x)), x)",
     "amax": "max[k](x[k])",
     "amin": "min[k](x[k])",
     "angle": "atan2(imag(z), real(z))",
+    "arange": "the index itself, where its value is meant: y[n] = 2 * n + 1",
     "arccos": "atan2(sqrt((1 - x) * (1 + x)), x)",
     "arcsin": "atan2(x, sqrt((1 - x) * (1 + x)))",
     "arctan": "atan2(x, 1.0)",
@@ -54,20 +56,30 @@ _SPELLED_OUT = {
     "asin": "atan2(x, sqrt((1 - x) * (1 + x)))",
     "atan": "atan2(x, 1.0)",
     "average": "sum[n](x[n]) / N",
+    "bincount": "an update of a tensor that is filled with 0: h[ids[n]] += 1",
     "cbrt": "copysign(abs(x)**(1/3), x)",
     "clip": "min(max(x, low), high)",
+    "concatenate": "two statements into a declared tensor: y[i] = a[i] under `if i < N:`, y[N + j] = b[j]",
     "conjugate": "conj",
     "cosh": "(exp(x) + exp(-x)) / 2",
+    "count_nonzero": "sum[n](x[n] != 0)",
+    "cumprod": "y[n] = prod[k, k <= n](x[k])",
     "cumsum": "y[n] = sum[k, k <= n](x[k])",
+    "diff": "y[n] = x[n + 1] - x[n], under `if n < N - 1:`",
     "divmod": "x // y and x % y",
     "dot": "the indices: sum[k](x[k] * y[k])",
     "einsum": "the indices: sum[k](x[n, k] * y[k, m])",
     "empty": "a declaration: y: f32['N']",
+    "erfc": "1 - erf(x)",
     "exp2": "2.0**x",
     "expm1": "exp(x) - 1 (near 0, 2 * t / (1 - t) with t = tanh(x / 2))",
+    "fabs": "abs(x)",
+    "flip": "x[N - 1 - n]",
     "float": "f64(x)",
     "floor_divide": "x // y",
     "fma": "x * y + z",
+    "full": "a declaration: y: f32['N'] = 7",
+    "histogram": "an update of a tensor that is filled with 0: h[min(i64(x[n] * B), B - 1)] += 1",
     "hypot": "sqrt(x**2 + y**2)",
     "int": "i64(x)",
     "isfinite": "abs(x) < inf",
@@ -77,6 +89,10 @@ _SPELLED_OUT = {
     "linspace": "index arithmetic: low + n * (high - low) / (N - 1)",
     "log10": "log(x) / log(10.0)",
     "log2": "log(x) / log(2.0)",
+    "logaddexp": "max(x, y) + log1p(exp(-abs(x - y)))",
+    "logical_and": "x and y",
+    "logical_not": "not x",
+    "logical_or": "x or y",
     "logsumexp": "m[n] = max[k](x[n, k]), then log(sum[k](exp(x[n, k] - m[n]))) + m[n]",
     "matmul": "the indices: sum[k](x[n, k] * y[k, m])",
     "maximum": "max",
@@ -85,10 +101,13 @@ _SPELLED_OUT = {
     "mod": "x % y",
     "norm": "sqrt(sum[n](x[n]**2))",
     "ones": "a declaration: y: f32['N'] = 1",
+    "outer": "the indices: y[i, j] = x[i] * w[j]",
     "pow": "x**y",
     "power": "x**y",
     "reciprocal": "1 / x",
     "reshape": "the indices: y[i, j] = x[K * i + j]",
+    "rint": "round(x)",
+    "roll": "x[(n - 1) % N], with y declared",
     "sign": "where(x > 0, 1, where(x < 0, -1, 0))",
     "silu": "x * sigmoid(x)",
     "sinh": "(exp(x) - exp(-x)) / 2",
@@ -99,18 +118,26 @@ _SPELLED_OUT = {
     "swish": "x * sigmoid(x)",
     "tan": "sin(x) / cos(x)",
     "tensordot": "the indices: sum[k](x[n, k] * y[k, m])",
+    "trace": "sum[i](x[i, i])",
     "transpose": "the indices: y[n, k] = x[k, n]",
+    "tril": "where(j <= i, x[i, j], 0)",
+    "triu": "where(j >= i, x[i, j], 0)",
     "trunc": "where(x < 0, ceil(x), floor(x))",
     "var": "m = sum[n](x[n]) / N, then sum[n]((x[n] - m)**2) / N",
     "zeros": "a declaration: y: f32['N'] = 0",
+    "zeros_like": "a declaration: y: f32['N'] = 0",
 }
 """Functions and reducers that people know from elsewhere, in the language's words."""
+_NOT_EXPRESSIBLE = {
+    **dict.fromkeys(("argsort", "median", "percentile", "quantile", "searchsorted", "sort", "sorted", "topk", "unique"), "sorting is not expressible: do it around the program, and pass the result as a parameter"),
+    **dict.fromkeys(("normal", "rand", "randint", "randn", "random", "uniform"), "random numbers are drawn around the program, and passed as a parameter"),
+}  # fmt: skip
 
 
 def spelled_out(name: str) -> str | None:
     """A hint how to write what the function `name` does, where the table has it."""
     found = _SPELLED_OUT.get(name) or (f"{_NUMPY_DTYPES[name]}(x)" if name in _NUMPY_DTYPES else None)
-    return None if found is None else f"write {found}"
+    return _NOT_EXPRESSIBLE.get(name) if found is None else f"write {found}"
 
 
 def attribute_hint(node: ast.Attribute) -> str:

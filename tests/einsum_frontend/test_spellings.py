@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ ELEMENTS: dict[str, Callable[..., np.ndarray]] = {
     "cbrt": np.cbrt, "clip": lambda x, y: np.clip(x, -0.5, 0.5), "cosh": np.cosh, "exp2": np.exp2, "hypot": np.hypot, "isfinite": np.isfinite,
     "isinf": np.isinf, "isnan": np.isnan, "log10": lambda x: np.log10(x), "log2": np.log2, "pow": np.power, "reciprocal": np.reciprocal,
     "sign": np.sign, "silu": lambda x: x / (1 + np.exp(-x)), "sinh": np.sinh, "softplus": lambda x: np.logaddexp(0, x), "square": np.square,
-    "tan": np.tan, "trunc": np.trunc, "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "erfc": lambda x: 1 - np.vectorize(math.erf)(x), "logaddexp": np.logaddexp, "rint": np.rint, "tan": np.tan, "trunc": np.trunc, "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
 }  # fmt: skip
 INSIDE = dict.fromkeys(("log2", "log10", "pow"), np.array([0.3, 1.7, 2.5, 0.9])) | dict.fromkeys(
     ("acos", "asin"), np.array([0.3, -0.7, 1.0, 0.9])
@@ -33,7 +34,7 @@ def test_functions_of_elements(name: str) -> None:
     x = np.append(x, [np.inf, np.nan]) if name.startswith("is") else x
     y = np.linspace(1, 2, x.size)
     found = polyml.einsum(f'def f(x: f64["N"], y: f64["N"]):\n    z[n] = {value}\n    return z\n')(x, y)
-    wanted = ELEMENTS[name](x, y) if name in {"clip", "hypot", "pow"} else ELEMENTS[name](x)
+    wanted = ELEMENTS[name](x, y) if name in {"clip", "hypot", "logaddexp", "pow"} else ELEMENTS[name](x)
     np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 

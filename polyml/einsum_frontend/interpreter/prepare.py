@@ -40,6 +40,7 @@ from polyml.einsum_frontend.syntax import (
     Subscript,
     Unary,
 )
+from polyml.einsum_frontend.walk import assigned_names
 from polyml.errors import DTypeError, EinsumSyntaxError, ShapeError
 from polyml.ops import result_dtype
 from polyml.records import dataclass
@@ -113,7 +114,10 @@ class _Preparer:
                 case ForLoop():
                     ready.append(self._loop(statement, loops, guards))
                 case IfBlock(condition=condition):
+                    before = set(self.scope.ranks)
                     ready += self._block(statement.body, loops, (*guards, condition))
+                    if (self.scope.ranks.keys() - before) & assigned_names(statement.orelse):
+                        raise EinsumSyntaxError("an else assigns what its if makes", span=statement.span)
                     ready += self._block(statement.orelse, loops, (*guards, Unary("not", condition, condition.span)))
                 case Declare() | CallProgram() | Return() if guards:
                     raise EinsumSyntaxError("an if restricts assignments only", span=statement.span)
