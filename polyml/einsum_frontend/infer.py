@@ -94,9 +94,10 @@ def infer_ranges(
         )
         found = found or _round(by_values, *known)
         if not found:
+            first = next((n for n in nodes(value) if isinstance(n, IndexRef) and n.name in missing), None)
             raise UnboundedDomainError(
                 f"the range of {' and '.join(map(plain_name, missing))} follows from nothing",
-                span=span,
+                span=span if first is None else first.span,
                 hint=_rebound(value, missing) or _declared(missing, guarded),
             )
         for name, fitting in found.items():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.errors import DTypeError, NotAffineError, SubscriptError
+from polyml.errors import DTypeError, NotAffineError, ShapeError, SubscriptError
 from polyml.testing import verify
 from tests.sampled import in_turn
 
@@ -47,6 +47,52 @@ def test_additions(place: str) -> None:
     f = polyml.einsum(f"def f({PARAMETERS}):\n    h: i64['10'] = 0\n    h[{place}] += 1\n    return h\n")
     assert verify(f, *ARGUMENTS)
     assert f(*ARGUMENTS).sum() == 15
+
+
+PIVOTS = """
+def f(a: f64["N N"], w: i64["N"]):
+    for k in range(N):
+        p = argmax[i, i >= k](abs(a[i, k]))
+        t[j] = a[p, j]
+        a[p, j] = a[k, j]
+        a[k, j] = t[j]
+        if i > k:
+            a[i, k] = a[i, k] / a[k, k]
+        if i > k and j > k:
+            a[i, j] -= a[i, k] * a[k, j]
+    return a
+"""
+PATHS = """
+def f(a: f64["N N"], w: i64["E"]):
+    y: f64["N"] = inf
+    y[0] = 0
+    for e in range(E):
+        if e > 1:
+            y[w[e]] = min(y[w[e]], y[w[e - 1]] + a[w[e - 1], w[e]])
+    return y
+"""
+
+
+@pytest.mark.parametrize("text", [PIVOTS, PATHS])
+def test_one_instance_assigns_at_a_computed_place(text: str) -> None:
+    a, w = np.random.default_rng(0).standard_normal((6, 6)), np.array([99, 0, 3, 1, 3, 5, 0])
+    f = polyml.einsum(text)
+    assert verify(f, a, w)
+    with pytest.raises(SubscriptError):
+        polyml.einsum(PATHS)(a, w - (w == 5) * 6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["y: f64['N'] = 0", "y[w[n]] = x[n]"], "hit each element once"),
+        (["y: f64['N']", "for n in range(N):", "    y[w[n]] = x[n]"], "no value yet"),
+    ],
+)
+def test_refused_assignments_at_computed_places(lines: list[str], message: str) -> None:
+    text = "\n    ".join(["def f(x: f64['N'], w: i64['N']):", *lines, "return y"]) + "\n"
+    with pytest.raises(ShapeError, match=message):
+        polyml.einsum(text)(np.ones(3), np.arange(3))
 
 
 def test_the_index_is_summed_as_in_any_access() -> None:

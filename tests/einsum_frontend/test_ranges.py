@@ -161,14 +161,14 @@ def test_refused_restricted_extents_that_differ() -> None:
 
 def test_refused_unbounded() -> None:
     check_refused(
-        'x: f32["N"]', "«y[n] = x[n // 2 * 2 % 4]»", "return y",
+        'x: f32["N"]', "y[n] = x[«n» // 2 * 2 % 4]", "return y",
         arguments=(values(4),), error=UnboundedDomainError, message="the range of n follows from nothing", hint="declare the left side",
     )  # fmt: skip
 
 
 def test_refused_unbounded_under_an_if() -> None:
     check_refused(
-        'x: f32["N"]', "if i > 3:", "    «y[n, i] = x[n] * i»", "return y",
+        'x: f32["N"]', "if i > 3:", "    y[n, i] = x[n] * «i»", "return y",
         arguments=(values(4),), error=UnboundedDomainError, message="the range of i follows from nothing", hint="an `if` gives i no upper bound",
     )  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_reads_under_conditions_on_values_give_ranges_where_nothing_else_does(
 
 def test_refused_reads_under_conditions_on_indices_alone() -> None:
     check_refused(
-        'x: f32["N"]', "«y[n] = where(n < 3, x[n + 1], 0)»", "return y",
+        'x: f32["N"]', "y[n] = where(«n» < 3, x[n + 1], 0)", "return y",
         arguments=(values(4),), error=UnboundedDomainError, message="the range of n follows from nothing", hint="declare the left side",
     )  # fmt: skip
 

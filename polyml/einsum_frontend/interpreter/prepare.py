@@ -251,8 +251,9 @@ class _Preparer:
             raise EinsumSyntaxError(
                 f"{name} is new: its subscripts must be distinct plain indices", span=span, hint=hint
             )
-        if statement.op == "=" and any(has_reads(e) for e in left):
-            raise EinsumSyntaxError("a gathered left side needs '+='", span=span)
+        told = frozenset[str]().union(*(free_indices(e) for e in left if not has_reads(e)))
+        if statement.op == "=" and any(has_reads(e) and free_indices(e) - told for e in left):
+            raise ShapeError("a gathered left side needs '+=', or a loop over its indices", span=span)
 
     def _target_type(self, statement: Assign, value: Type, *, creates: bool) -> Type:
         """The target's type; records what a weak 0-d tensor turns out to be."""

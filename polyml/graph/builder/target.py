@@ -163,16 +163,32 @@ def left_side(body: Body, statement: Assign, variable: Variable | None, path: Pa
     straight = [s for s in subscripts if isinstance(s, Affine)]
     if len(straight) < len(subscripts):
         if statement.op == "=":
-            raise ShapeError(
-                "`=` needs a left side that is known to hit each element once, and a subscript that reads a tensor is not",
-                span=statement.target_span,
-                hint="use `+=` on a filled tensor",
-            )
-        return Target(statement, variable, subscripts, path, False)
+            _check_one_for_each(statement, variable, straight, path)
+        return Target(statement, variable, subscripts, path, statement.op == "=")
     if statement.op == "=":
         prove_injective(straight, path.scope, name=variable.label, span=statement.target_span, avoid=body.state.avoid)
         return Target(statement, variable, subscripts, path, True)
     return Target(statement, variable, subscripts, path, find_collision(straight, path.scope) is None)
+
+
+def _check_one_for_each(statement: Assign, variable: Variable, straight: Sequence[Affine], path: Path) -> None:
+    """`=` at a computed place: the subscripts that are not computed tell the instances apart, and what no instance writes has a value.
+
+    Raises:
+        ShapeError: otherwise.
+    """
+    if find_collision(straight, path.scope) is not None:
+        raise ShapeError(
+            "`=` needs a left side that is known to hit each element once, and a subscript that reads a tensor is not",
+            span=statement.target_span,
+            hint="use `+=` on a filled tensor, or a loop over the indices in it: its iterations are one after another",
+        )
+    if variable.home is not None:
+        raise ShapeError(
+            f"`=` at a computed place leaves elements of {variable.label} that have no value yet",
+            span=statement.target_span,
+            hint=f"fill it where it is declared: {variable.label}: ... = 0",
+        )
 
 
 def _new_subscript(node: Expression, names: Names, statement: Assign) -> Affine:
