@@ -17,7 +17,7 @@ from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents
 from polyml.graph.traverse import tensors_of
 from polyml.new_names import fresh_name
-from polyml.sets.affine import affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["copy_diagonals"]
 
@@ -44,7 +44,7 @@ def _copied(equation: Equation, tensors: dict[str, Tensor]) -> tuple[Op, ...]:
     extents = box_extents(equation)
     if extents is None or prod(extents.values()) < LEAST_WORK:
         return ()
-    made: dict[tuple[str, tuple[int, ...]], Equation] = {}
+    made: dict[tuple[str, tuple[int, ...], tuple[Affine, ...]], Equation] = {}
 
     def change(read: Read) -> Read:
         indices = plain_indices(read.subscripts)
@@ -54,9 +54,9 @@ def _copied(equation: Equation, tensors: dict[str, Tensor]) -> tuple[Op, ...]:
             return read
         if prod(n for i, n in extents.items() if i not in own) < LEAST_USES:
             return read
-        key = read.tensor, tuple(own.index(str(i)) for i in indices)
         shape = tuple(affine(extents[i]) for i in own)
-        if key not in made or made[key].result.shape != shape:
+        key = read.tensor, tuple(own.index(str(i)) for i in indices), shape
+        if key not in made:
             result = Tensor(
                 fresh_name(f"{read.tensor}_diagonal", tensors), read.dtype, shape, tensors[read.tensor].label
             )

@@ -56,3 +56,13 @@ def test_rows_beside_a_diagonal_stay() -> None:
     function = polyml.einsum(text, threads=1)
     assert "diagonal" not in function.lower(x, y).text("graph")
     np.testing.assert_array_equal(function(x, y), np.einsum("iij,jk->ik", x, y))
+
+
+def test_two_parts_of_one_diagonal() -> None:
+    """Copies of two lengths, both of which are read."""
+    x, y = numbers(9, 12, 12, dtype="f64"), numbers(9, 12, 12, dtype="f64", seed=1)
+    text = 'def f(x: f64["A N N"], y: f64["B N N"]):\n    z[a, b] = sum[i < 7, j < 9](x[a, i, i] * x[a, j, j] * y[b, i, j])\n    return z\n'
+    exactly = polyml.einsum(text, threads=1, precise=True)
+    assert "x_diagonal_2" in exactly.lower(x, y).text("graph")
+    d = np.einsum("aii->ai", x)
+    np.testing.assert_array_equal(exactly(x, y), np.einsum("ai,aj,bij->ab", d[:, :7], d[:, :9], y[:, :7, :9]))
