@@ -172,7 +172,8 @@ class _Builder:
         access = Access(array, target)
         if eq.base is not None:
             self.keep_base(eq, eq.base, access, around, domain)
-        made = _own(eq.indices, domain, "assign", access, self.simultaneous(eq, access, around, domain, body), eq.span)
+        access, body = self.simultaneous(eq, access, around, domain, body)
+        made = _own(eq.indices, domain, "assign", access, body, eq.span)
         if eq.reduce is None:
             self.add(eq.result.name, around, made)
         else:
@@ -238,8 +239,10 @@ class _Builder:
             f"{eq.result.name}_base", around, _own(elements, stay, "copy", Access(target.array, subscripts), value)
         )
 
-    def simultaneous(self, eq: Equation, target: Access, around: _Around, domain: isl.Set, body: Expr) -> Expr:
-        """The body with reads of overwritten elements redirected to copies of them, which are made first."""
+    def simultaneous(
+        self, eq: Equation, target: Access, around: _Around, domain: isl.Set, body: Expr
+    ) -> tuple[Access, Expr]:
+        """The target and the body with reads of overwritten elements redirected to copies of them, which are made first."""
         dtype, shape = self.arrays[target.array]
         place = InPlace(
             array=target.array,
@@ -251,13 +254,17 @@ class _Builder:
             sizes=self.sizes,
             reducing=eq.reduce is not None,
         )
-        saves, redirected = save_overwritten(
-            body, place, lambda k, shape: self.local(f"{eq.result.name}_old{k}", dtype, shape)
+        computed = [s for s in target.subscripts if not isinstance(s, Affine)]
+        saves, (value, *rest) = save_overwritten(
+            (body, *computed), place, lambda k, shape: self.local(f"{eq.result.name}_old{k}", dtype, shape)
         )
         for save in saves:
             copy = Access(save.array, save.subscripts)
             self.add(save.array, around, _own(save.elements, save.instances, "copy", copy, save.value))
-        return redirected
+        places = iter(rest)
+        return Access(
+            target.array, tuple(s if isinstance(s, Affine) else next(places) for s in target.subscripts)
+        ), value
 
     def to_array(self, read: Read) -> Read:
         name = self.storage.get(read.tensor, read.tensor)

@@ -7,12 +7,12 @@ Floyd-Warshall, not the matrix), and reads of one shape share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Expr, Read, Subscript, map_reads
+from polyml.expressions import Apply, Expr, Read, Subscript
 from polyml.records import dataclass
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.sets.affine import Affine, affine
@@ -58,13 +58,13 @@ class InPlace:
     sizes: tuple[str, ...]
     reducing: bool
 
-    def conflict(self, read: Read, guard: tuple[str, ...]) -> isl.Set | None:
-        """The instances at which the read happens, when some element that it reads is overwritten by (another) one; else None."""
+    def conflict(self, read: Read, guard: tuple[str, ...]) -> tuple[isl.Set, bool]:
+        """The instances at which the read happens, and whether some element that it reads is overwritten by (another) one."""
         reads, writes = self._access(read.subscripts, guard), self._access(self.target)
         pairs = reads.apply_range(writes.reverse()).intersect(self._same_iteration())
         if not self.reducing:
             pairs = pairs.subtract(isl.Map.identity(pairs.get_space()))
-        return None if pairs.is_empty() else reads.domain()
+        return reads.domain(), not pairs.is_empty()
 
     def _access(self, subscripts: tuple[Subscript, ...], guard: tuple[str, ...] = ()) -> isl.Map:
         dims = (*self.loops, *self.indices)
@@ -91,16 +91,16 @@ class InPlace:
 
 
 def save_overwritten(
-    body: Expr, place: InPlace, name: Callable[[int, tuple[Affine, ...]], str]
-) -> tuple[list[Save], Expr]:
-    """The copies that the statement with this right side needs when it is done in place, and the right side that reads them.
+    exprs: Sequence[Expr], place: InPlace, name: Callable[[int, tuple[Affine, ...]], str]
+) -> tuple[list[Save], list[Expr]]:
+    """The copies that the statement which evaluates these expressions needs when it is done in place, and the expressions that read them.
 
     Args:
         name: makes the k-th copy's array, given its shape.
     """
     saves: dict[tuple[Subscript | None, ...], Save] = {}
-    replacement: dict[Read, Read] = {}
-    for read, touched in _conflicts(body, place).items():
+    sources: dict[Read, str] = {}
+    for read, touched in _conflicts(exprs, place).items():
         moving, key = place.moving(read)
         image = place.image(read, moving, touched)
         known = saves.get(key)
@@ -112,27 +112,46 @@ def save_overwritten(
             saves[key] = known = Save(copy, elements, image, tuple(affine(e) for e in elements), value)
         else:
             saves[key] = replace(known, instances=known.instances.union(image))
-        replacement[read] = Read(known.array, tuple(read.subscripts[d] for d in moving), read.dtype)
+        sources[read] = known.array
+    if not saves:
+        return [], list(exprs)
     made = {key: replace(save, instances=_rounded(save.instances)) for key, save in saves.items()}
-    for read, _ in guarded_reads(body):
+    for read, _ in (one for expr in exprs for one in guarded_reads(expr)):
         # What is saved anyway is read with its neighbours: of a stencil, the element itself.
-        if read.tensor == place.array and read not in replacement:
+        if read.tensor == place.array and read not in sources:
             moving, key = place.moving(read)
             save = made.get(key)
             every = place.domain.set_tuple_name("S")
             if save is not None and place.image(read, moving, every).is_subset(save.instances):
-                replacement[read] = Read(save.array, tuple(read.subscripts[d] for d in moving), read.dtype)
-    return list(made.values()), map_reads(body, lambda read: replacement.get(read, read))
+                sources[read] = save.array
+    return list(made.values()), [_redirected(expr, place, sources) for expr in exprs]
 
 
-def _conflicts(body: Expr, place: InPlace) -> dict[Read, isl.Set]:
-    """The reads of elements that are overwritten, each with the instances at which it happens."""
+def _conflicts(exprs: Sequence[Expr], place: InPlace) -> dict[Read, isl.Set]:
+    """The reads of elements that are overwritten, each with all instances at which it happens."""
     found: dict[Read, isl.Set] = {}
-    for read, guard in guarded_reads(body):
-        touched = place.conflict(read, guard) if read.tensor == place.array else None
-        if touched is not None:
+    overwritten = set[Read]()
+    for read, guard in (one for expr in exprs for one in guarded_reads(expr)):
+        if read.tensor == place.array:
+            touched, conflict = place.conflict(read, guard)
             found[read] = touched.union(found[read]) if read in found else touched
-    return found
+            overwritten |= {read} if conflict else set()
+    return {read: touched for read, touched in found.items() if read in overwritten}
+
+
+def _redirected(expr: Expr, place: InPlace, sources: Mapping[Read, str]) -> Expr:
+    """The expression with reads from these copies, those in computed subscripts of others as well."""
+    match expr:
+        case Read():
+            subscripts = [s if isinstance(s, Affine) else _redirected(s, place, sources) for s in expr.subscripts]
+            copy = sources.get(expr)
+            if copy is None:
+                return expr.at(subscripts)
+            return Read(copy, tuple(subscripts[d] for d in place.moving(expr)[0]), expr.dtype)
+        case Apply():
+            return expr.with_args(_redirected(arg, place, sources) for arg in expr.args)
+        case _:
+            return expr
 
 
 def _rounded(elements: isl.Set) -> isl.Set:

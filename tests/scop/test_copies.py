@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import islpy as isl
 import numpy as np
+import pytest
 
 import polyml
 from polyml.expressions import reads_of
+from polyml.testing import verify
 
 
 def copies(text: str, *arguments: np.ndarray) -> list[isl.Set]:
@@ -81,3 +83,21 @@ def test_neighbours_of_any_size_are_a_box() -> None:
     (copy,) = [s for s in region.scop.statements.values() if s.kind == "copy"]
     inside = "0 <= t < 4 and 0 <= i < N and 0 <= j < M and N >= 3 and M >= 3"
     assert copy.domain.is_equal(isl.Set(f"[M, N] -> {{ {copy.name}[t, i, j] : {inside} }}"))
+
+
+GUARDS = """
+def guards(x: f32["N"]):
+    if i < 50:
+        x[i] = where(i > 20, x[59 - i], 0) + where(i < 5, x[59 - i], 1)
+"""
+COUNTS = """
+def counts(h: i64["N"]):
+    h[h[i]] += h[h[N - 1 - i]]
+"""
+
+
+@pytest.mark.parametrize("text", [GUARDS, COUNTS])
+def test_all_that_a_statement_reads_is_saved(text: str) -> None:
+    """One element under two conditions, of which one alone is overwritten; places that are computed from the tensor itself."""
+    values = np.arange(60) % 7
+    assert verify(text, values.astype("f") if text is GUARDS else values)
