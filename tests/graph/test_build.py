@@ -106,6 +106,14 @@ def test_padding_restricts_the_sum() -> None:
         np.testing.assert_allclose(run(source, x, f, reorders=True)[0], expected, rtol=1e-5)
 
 
+def test_zeros_that_a_sum_skips_keep_their_type() -> None:
+    """Whole numbers are added up as floats beside one."""
+    x = np.full(3, 2**30, np.int32)
+    source = program('x: i32["N"]', "y[n] = sum[k](where(k <= n, x[k], 0.0)) + x[n]", "return y")
+    (y,) = run(source, x, reorders=True)
+    np.testing.assert_array_equal(y, 2.0**30 * np.arange(2, 5))
+
+
 def test_padding_is_a_factor_where_sums_keep_their_order() -> None:
     x, f = values(6), values(3)
     f[0] = np.inf

@@ -168,9 +168,13 @@ def nonzero(node: Expression, names: Names, inside: Inside) -> tuple[Expression,
         case Unary(op="-"):
             operand, first = nonzero(node.operand, names, inside)
             return (replace(node, operand=operand) if operand is not node.operand else node), first
-        case Call(function="where", args=(test, chosen, Number(value=0))):
+        case Call(function="where", args=(test, chosen, Number(value=0) as zero)):
             condition = constraint_of(test, names)
-            return (node, []) if condition is None else (chosen, [condition])
+            if condition is None:
+                return node, []
+            if isinstance(zero.value, float):  # whole numbers beside it are floats
+                chosen = Binary("*", chosen, replace(zero, value=1.0), node.span)
+            return chosen, [condition]
         case Subscript(tensor=Pad()):
             return node, inside(node)
         case _:
