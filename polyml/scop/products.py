@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import IndexValue, reads_of, walk
+from polyml.expressions import IndexValue, Read, variables_in, walk
 from polyml.new_names import underscored
 from polyml.scop.relations import in_order, rebuilt
 from polyml.scop.scop import Scop, Statement
@@ -60,13 +60,13 @@ def _sizes_in(statement: Statement) -> Iterator[str]:
             name = statement.domain.get_dim_name(parameters, position)
             assert name is not None, "internal: a size without a name"
             yield name
-    for node in walk(statement.value):
-        if isinstance(node, IndexValue):
-            yield from node.affine.variables()
-    places = [*statement.target.subscripts, *(s for read in reads_of(statement.value) for s in read.subscripts)]
-    for place in places:
-        if isinstance(place, Affine):
-            yield from place.variables()
+    yield from variables_in(statement.target.subscripts)
+    for expr in (statement.value, *(s for s in statement.target.subscripts if not isinstance(s, Affine))):
+        for node in walk(expr):
+            if isinstance(node, IndexValue):
+                yield from node.affine.variables()
+            elif isinstance(node, Read):
+                yield from variables_in(node.subscripts)
 
 
 def _within(points: isl.Set, sizes: Sequence[str]) -> isl.Set:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import Read
+from polyml.expressions import Read, variables_in
 from polyml.new_names import underscored
 from polyml.scop.joining import SHORT, Joining, as_one_dimension, box_extents
 from polyml.scop.relations import in_order, rebuilt
@@ -41,6 +41,7 @@ def with_short_ends(scop: Scop, name: str) -> Scop:
         fits = array.shape[at] == extents[outer] and Joining(scop).fits(array, at, extents[outer], extents[inner])
         alone = sum(access.array == side.array for s in scop.statements.values() for access in s.accesses) == 1
         plain = all(isinstance(s, Affine) and s.name is not None for s in (*side.subscripts, *other.subscripts))
+        plain = plain and not variables_in(side.subscripts[:at]) & {outer, inner}  # nor a diagonal
         if fits and alone and plain and extents[inner].constant < SHORT:
             return _split_again(scop, statement, side, (outer, inner), extents)
     return scop

@@ -285,3 +285,18 @@ def test_pixels_of_several_images() -> None:
     function = polyml.einsum(text, verify=True)
     assert "q_c" in str(function.explain(x, z))
     np.testing.assert_array_equal(function(x, z), expected)
+
+
+def test_a_diagonal_keeps_its_index() -> None:
+    x = numbers(3, 50, 100, 3)
+    text = 'def f(x: f32["J K A J"]):\n    y[a, j, k] = x[j, k, a, j]\n    return y\n'
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x), np.einsum("jkaj->ajk", x))
+
+
+@pytest.mark.parametrize("place", ["ids[n] + K", "ids[n + K]"])
+def test_sizes_in_places_that_are_computed_beside_joined_indices(place: str) -> None:
+    text = f'def f(x: f32["N M L"], ids: i64["Q"], K: int, y: f32["P"]):\n    z[n] = x[n, m, l]\n    y[{place}] += z[n]\n    return z\n'
+    added = place.endswith("+ K")
+    x, ids, y = numbers(9, 5, 7), np.arange(9 if added else 12) % 4, np.zeros(12, np.float32)
+    z = polyml.einsum(text, dynamic=True)(x, ids, 3, y)
+    np.testing.assert_array_equal(y, np.bincount(ids + 3 if added else ids[3:], z, 12))
