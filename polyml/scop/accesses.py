@@ -8,60 +8,13 @@ from typing import assert_never
 import islpy as isl
 
 from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
-from polyml.sets.affine import Affine, affine, combine
+from polyml.sets.affine import Affine
+from polyml.sets.affine_conditions import condition_text
 from polyml.sets.from_text import map_of
 from polyml.sets.linear_maps import map_to
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["access_map", "as_affine", "condition_text", "guarded_reads"]
-
-_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
-_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
-
-
-def as_affine(expr: Expr) -> Affine | None:
-    """The quasi-affine form of an integer expression, or None when it has none."""
-    match expr:
-        case IndexValue():
-            return expr.affine
-        case Const() if isinstance(expr.value, int) and not isinstance(expr.value, bool):
-            return affine(expr.value)
-        case Apply(op="cast", args=(inner,)) if expr.dtype.is_integer and expr.dtype.bits == 64:
-            return as_affine(inner)
-        case Apply(op="neg", args=(inner,)):
-            operand = as_affine(inner)
-            return None if operand is None else -operand
-        case Apply(op="add" | "sub" | "mul" | "floordiv" | "mod" as op, args=(first, second)):
-            left, right = as_affine(first), as_affine(second)
-            return None if left is None or right is None else combine(_ARITHMETIC[op], left, right)
-        case _:
-            return None
-
-
-def condition_text(condition: Expr, *, negated: bool = False) -> str | None:
-    """What a bool expression (or its negation) says about indices, as an isl constraint; None where it says nothing.
-
-    Of `1 <= i and m[i]` it is the left side: where only one side of several has to hold, all of them must be affine.
-    """
-    match condition:
-        case Const():
-            return "true" if bool(condition.value) != negated else "false"
-        case Apply(op="not", args=(inner,)):
-            return condition_text(inner, negated=not negated)
-        case Apply(op="and" | "or" as op, args=args):
-            known = [text for arg in args if (text := condition_text(arg, negated=negated)) is not None]
-            every = (op == "and") != negated
-            if not known or (not every and len(known) < len(args)):
-                return None
-            return f"({(' and ' if every else ' or ').join(known)})"
-        case Apply(op=op, args=(first, second)) if op in _COMPARISONS:
-            low, high = as_affine(first), as_affine(second)
-            if low is None or high is None:
-                return None
-            text = f"{low.isl_text()} {_COMPARISONS[op]} {high.isl_text()}"
-            return f"not ({text})" if negated else f"({text})"
-        case _:
-            return None
+__all__ = ["access_map", "guarded_reads"]
 
 
 def guarded_reads(expr: Expr) -> list[tuple[Read, tuple[str, ...]]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from polyml.dtypes import i64
 from polyml.expressions import Apply, Const, Expr, IndexValue
-from polyml.sets.affine import Affine, affine
+from polyml.sets.affine import Affine, affine, combine
 
 __all__ = ["condition_text"]
 
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 _SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
@@ -39,20 +41,19 @@ def condition_text(condition: Expr, *, negated: bool = False) -> str | None:
 
 
 def _affine(expr: Expr) -> Affine | None:
-    """The value of an integer expression made of index values and numbers."""
+    """The value of an expression of 64 bits made of index values and numbers; shorter and unsigned ones wrap."""
+    if expr.dtype != i64:
+        return None
     match expr:
         case IndexValue():
-            return expr.affine if expr.dtype.is_integer else None
-        case Const(value=int(value)) if expr.dtype.is_integer:
+            return expr.affine
+        case Const(value=int(value)):
             return affine(value)
-        case Apply(op="cast") if expr.dtype.bits >= 32 and expr.dtype.is_integer:
-            return _affine(expr.args[0])
-        case Apply(op="add" | "sub" | "mul") if expr.dtype.is_integer:
-            x, y = (_affine(arg) for arg in expr.args)
-            if x is None or y is None:
-                return None
-            if expr.op == "mul":
-                return x * y.constant if y.is_constant else y * x.constant if x.is_constant else None
-            return x + y if expr.op == "add" else x - y
+        case Apply(op="neg", args=(inner,)):
+            operand = _affine(inner)
+            return None if operand is None else -operand
+        case Apply(op=op, args=(first, second)) if op in _ARITHMETIC:
+            x, y = _affine(first), _affine(second)
+            return None if x is None or y is None else combine(_ARITHMETIC[op], x, y)
         case _:
             return None

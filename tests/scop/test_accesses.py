@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyml
+from polyml.testing import verify
 
 PROGRAM = """
 def f(x: f32["4"], m: bool["7 9"], c: bool["1"]):
@@ -40,3 +41,15 @@ def test_conditions_of_indices_beside_data_keep_reads_in_bounds(value: str, read
     expected = np.where(read, X[np.clip(at, 0, 3)], np.float32(9))
     program = polyml.einsum(PROGRAM.format(value), verify=True)
     assert np.array_equal(program(X, M, np.array([True])), np.broadcast_to(expected, (7, 9)))
+
+
+@pytest.mark.parametrize("condition", ["u32(i - 5) < 3", "u64(i - 5) < 3", "i32(i * 1000000000) < 3"])
+def test_index_values_that_wrap_say_nothing_of_indices(condition: str) -> None:
+    """Neither where a sum skips terms, nor which elements are read."""
+    text = f"""
+    def f(x: f32["N"], z: f32["N"]):
+        s = sum[i](where({condition}, x[i], 0) * z[i])
+        x[i] = where({condition}, z[i], x[N - 1 - i])
+        return s
+    """
+    assert verify(text, np.arange(40, dtype=np.float32), np.ones(40, np.float32))
