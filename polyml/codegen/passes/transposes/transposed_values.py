@@ -74,12 +74,13 @@ def _is_of_rows(expr: Expr, line_of: LineOf, numbers: Set[str], written: Set[str
 
 
 def _largest(expr: Expr, wanted: Callable[[Expr], bool]) -> Iterator[Expr]:
+    """The largest such parts of an expression, but for what a condition may leave out: elements beyond an end, perhaps."""
     if not isinstance(expr, Apply):
         return
     if wanted(expr):
         yield expr
         return
-    for arg in expr.args:
+    for arg in expr.args[:1] if expr.op == "select" else expr.args:
         yield from _largest(arg, wanted)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import polyml
 from polyml.codegen.interpret import interpret
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Variable
 from polyml.codegen.passes.lower import LoopOptions, lower_loops
@@ -17,7 +18,9 @@ from polyml.codegen.rewrite import walk_nodes
 from polyml.dtypes import f64
 from polyml.expressions import Apply, Expr
 from polyml.sets.affine import Affine, affine
-from tests.codegen.llvm.support import compile_functions
+from polyml.target import Target
+from polyml.testing import verify
+from tests.codegen.llvm.support import compile_functions, guarded
 from tests.codegen.programs import Extent, agree, array, at, call, function, local, loop, number, put, random_arrays
 
 I, J = affine("i"), affine("j")
@@ -254,3 +257,19 @@ def test_streamed_rows(make: object) -> None:
         given = {key: value.copy() for key, value in expected.items()}
         interpret(program, expected, {})
         np.testing.assert_array_equal(run(given, {})["y"], expected["y"], err_msg=f"{n} x {m}")
+
+
+def test_what_a_condition_leaves_out_is_not_made_ahead() -> None:
+    """Behind the last column there is nothing, not even memory."""
+    text = """
+    def f(x: f32["N M"], z: f32["N M"]):
+        y: f32["N M"]
+        y[i, 0] = x[i, 0]
+        for j in range(1, M):
+            y[i, j] = y[i, j - 1] * 0.5 + where(j < M - 1 and y[i, j - 1] > 0, x[i, j + 1] * 0.3 + z[i, j + 1] * 0.2, 0)
+        return y
+    """
+    x, z = (np.random.default_rng(k).standard_normal((16, 24), np.float32) for k in range(2))
+    program = polyml.einsum(text, threads=1, target=Target("x86-64-v3"))
+    assert "_value_rows" not in program.lower(x, z).text("loops")
+    assert verify(program, x, z, computed_by=lambda *given: program(*map(guarded, given)))
