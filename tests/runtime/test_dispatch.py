@@ -174,7 +174,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not right)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_fork_waits_for_compilation() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK], timeout=60, check=False, capture_output=True, text=True
+        [sys.executable, "-W", "ignore", "-c", FORK], timeout=180, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
