@@ -35,7 +35,7 @@ def f(a: f32["H W"], b: f32["H W"], c: f32["H W"]):
 @pytest.mark.parametrize("target", ["", "x86-64-v3"])
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("count", [2, 3, 4])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_between_each_other(count: int, kind: str, target: str) -> None:
     target_ = pm.Target(target) if target else None
     if target_ is not None and not target_.runs_here:

@@ -50,7 +50,7 @@ def test_copies_compute_what_they_copy() -> None:
         ("scale * (x[i, j] - mean[j])", "exp(scale * (x[i, j] - mean[j]))"),  # twice is too much
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_others_stay(old: str, new: str) -> None:
     assert " z[" in loops_of(COVARIANCE.replace(old, new))
 
@@ -63,7 +63,7 @@ PARTS = [
 
 @pytest.mark.parametrize(("old", "new"), PARTS)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_parts_and_numbers(old: str, new: str, threads: int) -> None:
     text = COVARIANCE.replace(old, new).replace("i <= j", "i < j" if "i == j" in new else "i <= j")
     assert " z[" not in loops_of(text)
@@ -94,7 +94,7 @@ def test_what_caches_hold_stays() -> None:
 
 @pytest.mark.parametrize("shape", [(33, 33), (70, 95), (129, 128), (260, 41)])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(shape: tuple[int, int], threads: int) -> None:
     x = np.random.default_rng(0).random(shape)
     program = polyml.einsum(COVARIANCE, threads=threads, target=SMALL, verify=True)

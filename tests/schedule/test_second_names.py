@@ -35,7 +35,7 @@ def test_contractions_in_blocks(text: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "text", [GRAM, SQUARE, CUBE, BATCH, MAX_PLUS], ids=["gram", "square", "cube", "batch", "max plus"]
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_results(text: str, kind: str, dynamic: bool) -> None:
     if text is MAX_PLUS and kind == "c64":
         pytest.skip("complex numbers have no order")

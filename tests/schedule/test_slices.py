@@ -44,7 +44,7 @@ def loops(text: str, *arrays: np.ndarray, target: Target = TARGET) -> str:
     ("dtype, reduce", [("f32", "max"), ("f64", "sum")]),
     ("threads", [1, 2]),
 )
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_pooled_products(
     slices: int, rows: int, depth: int, columns: int, dtype: str, reduce: str, threads: int
 ) -> None:
@@ -61,7 +61,7 @@ def test_pooled_products(
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(30, 61, 70, 32), (24, 64, 96, 17)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_factors(shape: tuple[int, ...], threads: int) -> None:
     i, j, k, r = shape
     rng = np.random.default_rng(i)

@@ -55,7 +55,7 @@ CASES: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray, int], np.ndarray],
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_products_of_each_step_are_packed(case: str, known: bool) -> None:
     """With a number of steps that is known and with any; rests of rows and columns; threads change no result."""
     line, reference, panels = CASES[case]

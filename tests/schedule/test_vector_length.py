@@ -39,7 +39,7 @@ def product(target: Target, n: int, dtype: str = "f4") -> set[int]:
 @pytest.mark.parametrize(
     ("n", "length"), [(24, 256), (40, 256), (72, 256), (16, 512), (48, 512), (96, 512), (100, 512)]
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_short_vectors_where_long_ones_have_idle_lanes(n: int, length: int) -> None:
     assert product(SPLIT, n) == {length}
     assert product(WHOLE, n) == {512}

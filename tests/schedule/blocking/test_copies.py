@@ -41,7 +41,7 @@ def test_few_panels_lie_side_by_side() -> None:
 
 @pytest.mark.parametrize("form", [NN, TN])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(160, 512, 512), (131, 1027, 301), (65, 300, 520)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_values(form: tuple[str, str], rows: int, depth: int, columns: int) -> None:
     rng = np.random.default_rng(rows)
     x, y = (rng.integers(-3, 4, shape).astype(float) for shape in ((rows, depth), (depth, columns)))

@@ -60,7 +60,7 @@ def test_short_sums_are_whole() -> None:
     ("n, k, m", ((96, 1100, 64), (61, 1025, 100), (37, 1400, 33), (16, 2049, 97), (200, 1030, 17))),
     ("threads", (1, 2)),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(layout: str, dtype: str, n: int, k: int, m: int, threads: int) -> None:
     arguments, exact = data(layout, dtype, n, k, m)
     f = layer(layout, dtype, threads=threads, verify=True)

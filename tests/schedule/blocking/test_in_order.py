@@ -29,7 +29,7 @@ def in_order(function: polyml.api.Einsum, *arrays: np.ndarray) -> int:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "bf16", "f16"])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 151, 2003), (3, 64, 1024)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_narrow_numbers(rows: int, depth: int, columns: int, dtype: str, threads: int) -> None:
     text = f'def f(x: f32["N K"], w: {dtype}["K M"], s: f32["M"]):\n    y[n, m] = x[n, k] * (f32(w[k, m]) * s[m])\n    return y\n'
     x, s = whole(rows, depth), whole(columns)
@@ -91,7 +91,7 @@ def f(x: f32["K"], g: {t}["K M"], u: {t}["K M"], d: {t}["M L"]):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "i8"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_several_products_are_apart(dtype: str, threads: int) -> None:
     """Each matrix comes from memory in its own order: gates of one token."""
     number = {"f32": np.float32, "i8": np.int8}[dtype]
@@ -163,7 +163,7 @@ def test_rows_that_meet_in_l1(rows: int, depth: int, columns: int, dtype: str, t
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("value", ["x[k, m] * y[k, m]", "w[k] * x[k, m] * y[k, m]", "max[k](x[k, m] - y[k, m])"])
 @pytest.mark.parametrize("shape", [(97, 1301), (1, 9001), (803, 33)])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_matrices_that_lie_alike(shape: tuple[int, int], value: str, threads: int) -> None:
     """Sums down the columns of two matrices read both from end to end, four rows of each side by side."""
     text = f'def f(x: f32["K M"], y: f32["K M"], w: f32["K"]):\n    z[m] = {value}\n    return z\n'

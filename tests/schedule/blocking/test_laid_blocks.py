@@ -25,7 +25,7 @@ SIZES = {"a": 9, "b": 25, "c": 7, "d": 5, "e": 5, "f": 15, "g": 37}
         ("cfae,edfb->dcba", {"a": 13, "b": 47, "c": 19, "d": 9, "e": 25, "f": 5}),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(spec: str, other: dict[str, int], dtype: str, threads: int) -> None:
     text, x, y = product(spec, dtype, SIZES | other)
     expected = np.einsum(spec, x.astype(float), y.astype(float), optimize=True)
@@ -46,6 +46,7 @@ def test_results(spec: str, other: dict[str, int], dtype: str, threads: int) -> 
         ("baeg,cgfd->fedcba", {"f": 2}, None),
     ],
 )
+@pytest.mark.few(3)
 def test_what_is_laid_out(spec: str, other: dict[str, int], block: str | None) -> None:
     text, x, y = product(spec, "f32", SIZES | other)
     explained = str(polyml.einsum(text, target=TARGET, threads=1).explain(x, y))

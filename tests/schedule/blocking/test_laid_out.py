@@ -45,7 +45,7 @@ def blocks_beside(text: str, side: int, machine: str) -> set[int]:
         (64, "x86-64-v4", 2),  # vectors are lines
     ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_lines_are_whole_where_rows_meet(text: str, side: int, machine: str, blocks: int) -> None:
     assert blocks_beside(text, side, machine) == {blocks}
 
@@ -53,7 +53,7 @@ def test_lines_are_whole_where_rows_meet(text: str, side: int, machine: str, blo
 @pytest.mark.parametrize("filters", [64, 61, 48])
 @pytest.mark.parametrize("side", [64, 33])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(filters: int, side: int, dtype: type) -> None:
     rng = np.random.default_rng(filters)
     x, w = rng.standard_normal((5, side, side)), rng.standard_normal((filters, 5, 3, 3))

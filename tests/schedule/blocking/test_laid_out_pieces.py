@@ -73,7 +73,7 @@ def test_values(shape: tuple[int, int, int, int], dtype: str, few: int, target: 
     ("dtype, few", [("f32", 24), ("f64", 19)]),
     ("threads", [1, 2]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_long_strips_are_packed_one_after_the_other(
     shape: tuple[int, int, int], dtype: str, few: int, threads: int
 ) -> None:

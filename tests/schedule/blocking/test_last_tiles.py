@@ -32,6 +32,7 @@ def integers(*shape: int, dtype: str = "f64") -> np.ndarray:
         (509, ""),  # a part of a vector, which has a mask
     ],
 )
+@pytest.mark.few(3)
 def test_four_vectors_are_two_tiles_of_two(columns: int, last: str) -> None:
     x, y = integers(256, 512), integers(512, columns)
     explained = str(polyml.einsum(TEXT.format("f64", SUM), target=V4, threads=1).explain(x, y))
@@ -54,7 +55,7 @@ def test_their_sums_have_no_rest() -> None:
     ("dtype", ["f32", "f64"]),
     ("threads", [1, 2]),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_values(dtype: str, tiles: int, rows: int, depth: int, threads: int) -> None:
     columns = (3 * tiles + 1) * HOST.lanes(4 if dtype == "f32" else 8)
     x, y = integers(rows, depth, dtype=dtype), integers(depth, columns, dtype=dtype)
@@ -63,6 +64,7 @@ def test_values(dtype: str, tiles: int, rows: int, depth: int, threads: int) -> 
 
 
 @pytest.mark.parametrize("form", ["kn,km->nm", "kn,mk->nm", "nk,mk->nm", "bnk,bkm->bnm", "nakb,kmb->nma"])
+@pytest.mark.few(3)
 def test_other_orders(form: str) -> None:
     sizes = {"n": 83, "m": 10 * HOST.lanes(8), "k": 260, "a": 3, "b": 2}
     left, right = form.partition("->")[0].split(",")

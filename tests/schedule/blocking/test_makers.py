@@ -36,7 +36,7 @@ def explained(text: str, *arrays: np.ndarray, threads: int = 1) -> str:
     ("dtype", ["float32", "float64"]),
     ("threads, batch, steps", [(1, 1, 401), (2, 5, 130)]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(rows: int, columns: int, dtype: str, threads: int, batch: int, steps: int) -> None:
     text = WEIGHTED.replace("f32", "f64") if dtype == "float64" else WEIGHTED
     k, v = operands(batch, steps, rows, columns, dtype)
@@ -93,6 +93,7 @@ def weighted(k: f32["B S D"], v: f32["B S E"]):
         ("z[b, d] = w[b, s, d]\n", "z[b, s, d] = w[b, s, d] + 1.0\n"),  # it is read by what is no sum
     ],
 )
+@pytest.mark.few(2)
 def test_what_needs_the_whole_operand_has_it(change: tuple[str, str]) -> None:
     k, v = operands(2, 1000, 32, 32)
     text = WEIGHTED.replace(*change)
@@ -112,7 +113,7 @@ def linear(x: f32["N I"], w: i8["I O"], s: f32["O"]):
 
 
 @pairwise(("columns", [47, 96, 203]), ("turned", [False, True]), ("threads", [1, 2]))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_copies_make_the_vector_operand(columns: int, turned: bool, threads: int) -> None:
     rng = np.random.default_rng(1)
     x, s = rng.standard_normal((70, 300)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)
@@ -219,7 +220,7 @@ def test_blocks_of_terms_stay_in_l1_where_tiles_read_faster_than_l2_delivers(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("steps", "rows", "columns"), [(97, 64, 64), (500, 33, 32), (1001, 7, 64), (49, 32, 16)])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results_of_blocks_that_l1_holds(steps: int, rows: int, columns: int, dtype: str) -> None:
     text = WEIGHTED.replace("f32", "f64") if dtype == "float64" else WEIGHTED
     k, v = operands(3, steps, rows, columns, dtype)
@@ -260,7 +261,7 @@ def test_lines_of_rows_that_l1_has_no_room_for_are_packed(terms: int, rows: int,
 @pytest.mark.parametrize(
     ("terms", "rows", "columns"), [(2000, 95, 97), (501, 128, 131), (333, 200, 201), (700, 61, 257), (90, 250, 64)]
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results_of_transposed_rows(terms: int, rows: int, columns: int) -> None:
     x, y = (a[0] for a in operands(1, terms, rows, columns))
     exact = x.T.astype(np.float64) @ y

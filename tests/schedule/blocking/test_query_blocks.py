@@ -29,6 +29,7 @@ def attention(q: f32["S D"], k: f32["T D"], v: f32["T D"]):
         (4096, 1, 16),  # twice as much as it
     ],
 )
+@pytest.mark.few(2)
 def test_blocks_of_queries(keys: int, least: int, most: int) -> None:
     target = polyml.Target("x86-64-v4", l2_bytes=1 << 20)
     arrays = [np.ones((n, 64), np.float32) for n in (512, keys, keys)]
@@ -52,6 +53,7 @@ def test_panels_are_as_wide_as_the_tile_that_reads_them(cpu: str, l2: int, vecto
 @pytest.mark.parametrize(
     ("queries", "keys", "packed"), [(512, 2048, True), (100, 2048, True), (32, 2048, False), (512, 96, False)]
 )
+@pytest.mark.few(3)
 def test_values_are_packed_where_many_queries_read_more_than_l1_holds(queries: int, keys: int, *, packed: bool) -> None:
     """Rows of 256 bytes are not near enough to each other: a strip is a line or two of each, which begin where the caller's array does."""
     target = polyml.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
@@ -75,7 +77,7 @@ def test_rows_of_a_tile_suit_the_width_of_its_panels() -> None:
     ("queries", "keys", "width", "values"), [(131, 300, 63, 17), (70, 1024, 40, 40), (67, 513, 24, 1)]
 )
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_values_in_panels_give_the_same(
     dtype: str, bound: float, queries: int, keys: int, width: int, values: int, *, strided: bool
 ) -> None:
@@ -110,7 +112,7 @@ def attention(q: f32["B S D"], k: f32["B T D"], v: f32["B T D"]):
 """
 
 
-@pytest.mark.parametrize(("l3", "turned"), [(32 << 20, True), (8 << 20, False)])
+@pytest.mark.parametrize(("l3", "turned"), [(32 << 20, True), pytest.param(8 << 20, False, marks=pytest.mark.slow)])
 def test_keys_that_the_last_level_holds_are_turned_for_few_queries(l3: int, turned: bool) -> None:
     """6 MB of keys, each read 94 times: their copy stays in the last level, or goes to memory."""
     generator = np.random.default_rng(0)
@@ -141,7 +143,7 @@ def test_scores_of_few_queries_have_whole_vectors_of_them(queries: int, vectors:
     ("queries", "keys", "width", "values"), [(8, 300, 63, 17), (16, 1025, 40, 40), (19, 513, 24, 1), (24, 257, 64, 64)]
 )
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_few_queries_give_the_same(
     dtype: str, bound: float, queries: int, keys: int, width: int, values: int, *, strided: bool
 ) -> None:

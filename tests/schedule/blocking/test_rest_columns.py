@@ -55,7 +55,7 @@ def test_sums_side_by_side_leave_registers_for_their_terms(level: str, lanes: in
     ("whole, source", [(32, PRODUCT), (96, PRODUCT), (32, ALONG), (96, ALONG)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_any_number_of_columns(
     left: int, rows: int, depth: int, target: Target | None, whole: int, source: str, dtype: type, name: str
 ) -> None:
@@ -74,7 +74,7 @@ def test_any_number_of_columns(
     ("y_first, threads", [("K M", 1), ("M K", 1), ("K M", 2), ("M K", 2)]),
     ("dtype, name", [(np.float32, "f32"), (np.float64, "f64")]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_rows_that_are_contiguous(
     columns: int, rows: int, depth: int, target: Target | None, y_first: str, threads: int, dtype: type, name: str
 ) -> None:
@@ -117,6 +117,7 @@ def test_longer_vectors_are_chosen_for_it() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("target", [None, SMALL])
+@pytest.mark.few(2)
 def test_batches_and_what_follows(threads: int, target: Target | None) -> None:
     x, y, b = integers(5, 45, 200), integers(5, 200, 49), integers(49)
     function = polyml.einsum(LAYER, target=target, threads=threads, verify=True)

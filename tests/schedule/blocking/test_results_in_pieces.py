@@ -39,7 +39,7 @@ def product(spec: str, dtype: str, sizes: dict[str, int]) -> tuple[str, np.ndarr
         ("agfe,cbdg->fedcba", {"a": 5, "c": 39, "d": 11, "e": 3, "g": 25}),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(spec: str, other: dict[str, int], dtype: str, threads: int) -> None:
     text, x, y = product(spec, dtype, SIZES | other)
     expected = np.einsum(spec, x.astype(float), y.astype(float), optimize=True)

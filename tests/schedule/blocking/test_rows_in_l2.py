@@ -34,7 +34,7 @@ def small(l2: int = 256 << 10) -> Target:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_pass_by_panels_that_half_of_l1_holds(layout: str, dtype: str) -> None:
     """Rows of 1024 elements lie pages apart, and columns of x are not contiguous along the sum: both are packed. Edges of rows and of the sum are there."""
     target = small()
@@ -105,6 +105,7 @@ def test_blocks_are_no_shorter_where_packed_rows_pass(columns: int, block: int) 
         (128, 128, "nt", "f64", False),
     ],
 )
+@pytest.mark.few(3)
 def test_rows_whose_lines_meet_are_packed_even_if_l2_holds_them(
     n: int, columns: int, layout: str, dtype: str, passing: bool
 ) -> None:

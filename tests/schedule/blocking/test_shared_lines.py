@@ -17,6 +17,7 @@ def f(x: f32["F B E A"], y: f32["C E D F"]):
 
 
 @pytest.mark.parametrize(("f", "rows"), [(7, "d"), (16, "c")])
+@pytest.mark.few(1)
 def test_rows_share_lines(f: int, rows: str) -> None:
     """29 values of d lie f elements apart, 15 of c 47 * 29 times as far."""
     rng = np.random.default_rng(0)

@@ -72,7 +72,7 @@ def test_threads_of_different_speed_have_several_blocks_each() -> None:
 @pytest.mark.parametrize("form", ["nn", "nt"])
 @pytest.mark.parametrize("size", [128, 256, 512, 1024])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_threads_meet_once(form: str, size: int, dtype: str) -> None:
     """Four blocks of 64 columns were packed, and used, by both of two threads one after the other."""
     assert shared_loops(form, size, size, size, 2, dtype) == ["j_tile"]
@@ -105,7 +105,7 @@ def test_an_operand_that_no_cache_holds_is_swept_by_one_thread_at_a_time() -> No
 
 
 @pytest.mark.parametrize(("batch", "points", "loops"), [(2, 19, {"o_tile"}), (2, 56, {"b", "o_tile"}), (3, 56, {"p"})])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_few_images_are_shared_in_one_way_or_another(batch: int, points: int, loops: set[str]) -> None:
     """Two images are two threads' work; three are not, and rows of points are shared; so are blocks of filters. One thread did all, or both met for each row."""
     text = 'def f(x: f32["B C H W"], w: f32["O C R S"]):\n    y[b, o, p, q] = x[b, c, p + r, q + s] * w[o, c, r, s]\n    return y\n'

@@ -16,6 +16,7 @@ def integers(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n", "m", "k"), [(8, 120, 25), (6, 97, 20), (9, 141, 64), (5, 60, 30), (12, 33, 65)])
+@pytest.mark.few(3)
 def test_results(n: int, m: int, k: int) -> None:
     x, y = integers(7, n, k), integers(7, m, k)
     expected = x.astype(float) @ y.astype(float).swapaxes(1, 2)

@@ -24,7 +24,7 @@ def integers(*shape: int) -> np.ndarray:
         (2 << 20, "blocks of b by 1"),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_pieces_of_the_operand_come_before_the_results_own(l2: int, blocks: str) -> None:
     text = (
         'def f(x: f32["A F B C E"], y: f32["D F"]):\n    z[e, d, c, b, a] = x[a, f, b, c, e] * y[d, f]\n    return z\n'
@@ -68,6 +68,7 @@ def test_rows_of_the_vector_operand_stay_whole_where_that_takes_little_more(
 
 
 @pytest.mark.parametrize(("depth", "dtype", "packed"), [(512, "f64", True), (520, "f64", False), (1024, "f32", False)])
+@pytest.mark.few(2)
 def test_rows_pages_apart_are_packed_where_l1_has_no_room_for_them(depth: int, dtype: str, packed: bool) -> None:
     text = f'def f(x: {dtype}["M K"], y: {dtype}["K N"]):\n    z[m, n] = x[m, k] * y[k, n]\n    return z\n'
     x, y = (integers(*shape).astype("f" if dtype == "f32" else "d") for shape in ((192, depth), (depth, 99)))
@@ -90,6 +91,7 @@ def test_rows_pages_apart_are_packed_where_l1_has_no_room_for_them(depth: int, d
         ("x86-64-v3", "f64", "m, k", "blocks of k by 256, n by 128"),
     ],
 )
+@pytest.mark.few(2)
 def test_sums_are_deep_where_l1_holds_no_panel(target: str, dtype: str, subscripts: str, blocks: str) -> None:
     shape = subscripts.upper().replace(",", "")
     text = f'def f(x: {dtype}["K N"], y: {dtype}["{shape}"]):\n    z[m, n] = x[k, n] * y[{subscripts}]\n    return z\n'
@@ -101,6 +103,7 @@ def test_sums_are_deep_where_l1_holds_no_panel(target: str, dtype: str, subscrip
 
 
 @pytest.mark.parametrize(("filters", "points"), [(768, 49), (790, 49)])
+@pytest.mark.few(1)
 def test_each_panel_of_constants_is_a_block_which_threads_share(filters: int, points: int) -> None:
     """The first block is what nobody asks for ahead. Rows of points are fewer than threads want, and meet after every block."""
     text = 'def f(x: f32["C P Q"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'

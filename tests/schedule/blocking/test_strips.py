@@ -35,7 +35,7 @@ def integers(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:
         (64, 256, 48 * 13, "packed in panels"),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int) -> None:
     x, y = integers(n, k), integers(k, m, seed=1)
     function = polyml.einsum(TEXT.format("f32"), target=TARGET, threads=threads, verify=True)
@@ -45,7 +45,7 @@ def test_strips_around_the_tiles(n: int, k: int, m: int, how: str, threads: int)
 
 
 @pairwise(("k", [2304, 1300, 2049]), ("n", [16, 23, 35]), ("dtype", ["f4", "f8"]), ("threads", [1, 2]))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, dtype: str, threads: int) -> None:
     """More terms than TLBs reach rows: each part is added to the result."""
     x, y = integers(n, k, dtype=dtype), integers(k, 301, dtype=dtype, seed=1)
@@ -118,7 +118,7 @@ def test_rows_a_page_apart_are_packed() -> None:
         ("x86-64-v4", 64, 64, 3136, False),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_rows_in_more_pages_than_a_tlb_reaches_are_packed(name: str, n: int, k: int, m: int, packed: bool) -> None:
     """For tiles of few cycles a step; three tiles are too few to pack a strip for."""
     x, y = integers(n, k), integers(k, m, seed=1)
@@ -133,7 +133,7 @@ def test_rows_in_more_pages_than_a_tlb_reaches_are_packed(name: str, n: int, k: 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("n", "k", "m"), [(128, 512, 784), (100, 528, 787)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_packed_strips_of_a_part_of_the_sum_at_a_time(n: int, k: int, m: int, threads: int) -> None:
     """All strips of one part before the next: while its tiles are computed each asks for the strip beside it, and the first tile packs what has come."""
     x, y = integers(n, k), integers(k, m, seed=1)
@@ -239,7 +239,7 @@ def test_strips_of_several_widths() -> None:
 @pytest.mark.parametrize(
     ("n", "k", "m"), [(24, 48, 2000), (25, 96, 611), (65, 33, 400), (64, 200, 48 * 7), (17, 97, 999)]
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_strips_across_rows(n: int, k: int, m: int, threads: int) -> None:
     """Contiguous along the sum."""
     text = 'def f(x: f32["N K"], y: f32["M K"]):\n    z[n, m] = x[n, k] * y[m, k]\n    return z\n'
@@ -309,7 +309,7 @@ def test_tiles_write_row_by_row() -> None:
         ("x86-64-v4", (16, 2048, 2048), True),
     ],
 )
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 def test_narrow_strips_whose_rows_meet_are_blocks(name: str, shape: tuple[int, int, int], strips: bool) -> None:
     """A tile of 16 registers takes a line from each page, and L2 has no room for them, nor for those of the result, or many tiles take a part of the sum's from L2 one after the other: not of rows that lie elsewhere in their pages, of many tiles over the whole sum, whose strips are packed, or of three lines."""
     n, k, m = shape

@@ -49,7 +49,7 @@ def operands(layout: str, n: int, m: int, k: int, dtype: str) -> tuple[np.ndarra
         ("nn", "f64", 10, 2035, 3695, None),  # from memory
     ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_parts_are_as_long_as_l1_holds(layout: str, dtype: str, n: int, m: int, k: int, terms: int | None) -> None:
     x, y, _ = operands(layout, n, m, k, {"f32": "f4", "f64": "f8"}[dtype])
     described = str(polyml.einsum(TEXTS[layout].format(dtype), target=TARGET, threads=1).explain(x, y))
@@ -81,7 +81,7 @@ def test_wide_tiles_take_whole_strips(m: int) -> None:
     ("k", [177, 700]),
     ("threads", [1, 2]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(layout: str, dtype: str, n: int, m: int, k: int, threads: int) -> None:
     x, y, exact = operands(layout, n, m, k, dtype)
     text = TEXTS[layout].format({"f4": "f32", "f8": "f64"}[dtype])

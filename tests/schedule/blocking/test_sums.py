@@ -80,7 +80,7 @@ def blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], target:
         ),  # no room for the sums of all points
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_blocks(text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str) -> None:
     assert blocks(text, points, weights) == found
 
@@ -112,7 +112,7 @@ def test_weights_of_a_call_have_them_too() -> None:
         (BATCH, (1, 64, 56, 56), (64, 64, 3, 3), "6 q x 2 vectors of o; c by 16, o by 16, p by 28"),
     ],
 )
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 def test_panels_that_l2_does_not_deliver_in_time(
     text: str, points: tuple[int, ...], weights: tuple[int, ...], found: str
 ) -> None:
@@ -154,7 +154,7 @@ def test_sums_of_some_rows_at_a_time(
     ("threads", [1, 2, 5]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results_stay(channels: int, filters: int, high: int, wide: int, dtype: str, threads: int) -> None:
     text = WINDOWS.replace("f32", dtype)
     rng = np.random.default_rng(0)

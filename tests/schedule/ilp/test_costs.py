@@ -28,7 +28,7 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("name", get_args(CostName))
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_any_list_gives_legal_loops(name: CostName) -> None:
     """One cost function alone leaves much open, but never legality (which the helper proves)."""
     for text in (LEAPFROG, sweep("i, j - 1", "i - 1, j + 1")):

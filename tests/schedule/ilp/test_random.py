@@ -48,7 +48,7 @@ def _agrees(case: Case, *ways: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @given(case=programs())
 @quick
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_agrees_with_the_interpreter(way: str, case: Case) -> None:
     _agrees(case, way)
 

@@ -62,7 +62,7 @@ def loops(text: str, *arguments: object, **options: object) -> str:
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize(("shape", "threads"), [((67, 149), 1), ((83, 135), 3), ((45, 277), 1)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(shape: tuple[int, int], threads: int, dtype: str) -> None:
     """Either version, by the number of steps; none at all, too."""
     text = JACOBI.replace("f64", dtype)
@@ -134,7 +134,7 @@ def compiled(known: str) -> tuple[polyml.Einsum, str]:
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (16, 16), (16, 48), (8, 0), (0, 56)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_of_whole_lines_are_copied_where_arrays_begin_at_different_places(offsets: tuple[int, int]) -> None:
     """Known numbers of steps have two versions then."""
     known = JACOBI.replace("range(T)", "range(40)").replace("T: int, ", "")
@@ -201,7 +201,7 @@ def test_arrays_that_begin_at_different_places_of_a_line(
 
 @pytest.mark.parametrize(("text", "reference", "count"), [(JACOBI, jacobi, 2), (FIELDS, fields, 3)])
 @pytest.mark.parametrize(("steps_of_calls", "least", "versions"), [((40, 8, 7, 1, 0), 8, 2), ((9, 0, 1, 40), 32, 3)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_any_size(
     text: str,
     reference: Callable[..., tuple[np.ndarray, ...]],

@@ -71,7 +71,7 @@ def loops(source: str, *arrays: np.ndarray, **options: object) -> str:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("precise", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_results(dtype: type, precise: bool, threads: int) -> None:
     rng = np.random.default_rng(3)
     target = SMALL_CACHES if SMALL_CACHES.runs_here else Target("host")

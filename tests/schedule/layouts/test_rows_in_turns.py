@@ -109,7 +109,7 @@ def test_growing_vectors(length: int, options: dict[str, object]) -> None:
     ("dtype", ["f64", "f32"]),
     ("text, reference", [(MIRROR, mirror), (SCALED, scaled)]),
 )
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_whole_vectors(length: int, steps: int, dtype: str, text: str, reference: Callable[..., np.ndarray]) -> None:
     """No step, one, an even and an odd number: the result is in either row."""
     kind = {"f64": np.float64, "f32": np.float32}[dtype]
@@ -124,7 +124,12 @@ def test_whole_vectors(length: int, steps: int, dtype: str, text: str, reference
 
 
 @pytest.mark.parametrize(
-    ("text", "reference", "steps"), [(LEVINSON, levinson, ()), (MIRROR, mirror, (7,)), (SCALED, scaled, (6,))]
+    ("text", "reference", "steps"),
+    [
+        pytest.param(LEVINSON, levinson, (), marks=pytest.mark.slow),
+        (MIRROR, mirror, (7,)),
+        (SCALED, scaled, (6,)),
+    ],
 )
 def test_any_size(text: str, reference: Callable[..., object], steps: tuple[int, ...]) -> None:
     """Rows of symbolic length, whole lines of it."""

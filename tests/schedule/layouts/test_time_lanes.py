@@ -58,7 +58,7 @@ def loops(text: str, *arguments: object, **options: object) -> str:
 @pytest.mark.parametrize("value", [NINE, WIDE, LEAST, ABOVE], ids=["nine", "wide", "least", "above"])
 @pytest.mark.parametrize(("rows", "columns"), [(140, 23), (133, 301)])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(value: str, rows: int, columns: int, threads: int) -> None:
     """Fewer columns than a strip and several strips; steps that are no whole blocks, and too few for one."""
     text = program(value, edge=2 if value == WIDE else 1)
@@ -69,7 +69,7 @@ def test_results(value: str, rows: int, columns: int, threads: int) -> None:
         np.testing.assert_allclose(function(steps, grid(rows, columns)), want, rtol=1e-11)
 
 
-@pytest.mark.some(1)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", [NINE, LEAST])
 def test_single_precision_and_what_is_not_finite(value: str) -> None:
     text = program(value, "f32")

@@ -66,7 +66,7 @@ def test_any_size(text: str) -> None:
     ("text", [STEPS, PART]),
     ("threads", [1, 3]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(shape: tuple[int, int], rows: int, text: str, threads: int) -> None:
     """Tiles of the columns that stay in L1 beside two others; where none does, of the most."""
     a, w = data(shape)
@@ -79,7 +79,7 @@ def test_results(shape: tuple[int, int], rows: int, text: str, threads: int) -> 
 
 @pytest.mark.parametrize("text", [STEPS, PART], ids=["all", "a part"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_a_matrix_in_l2_is_turned_too(text: str, dynamic: bool) -> None:
     near = Target("host", l1_bytes=SMALL.l1_bytes, l2_bytes=1 << 20)
     for threads in (3,) if dynamic else (1,):

@@ -91,7 +91,7 @@ def planned(scop: Scop, dependences: Dependences) -> Pivots | None:
         pytest.param("ludcmp", 119, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_factorizations_around_the_tiles(name: str, size: int) -> None:
     kernel = KERNELS[name]
     arguments = kernel.data({"N": size}, np.random.default_rng(size))
@@ -103,7 +103,7 @@ def test_factorizations_around_the_tiles(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("options", [{"threads": 2, "precise": True}, {"target": "x86-64-v3", "threads": 1}])
 @pytest.mark.parametrize("name", ["lu", "cholesky"])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_factorizations_under_options(name: str, options: dict[str, object]) -> None:
     if isinstance(options.get("target"), str) and not Target(str(options["target"])).runs_here:
         pytest.skip("not on this machine")
@@ -117,7 +117,7 @@ def test_factorizations_under_options(name: str, options: dict[str, object]) -> 
 
 @pytest.mark.parametrize("shape", [pytest.param((97, 24), marks=pytest.mark.slow), (121, 65)])
 @pytest.mark.parametrize("text", [LOWER_LEFT, UPPER_LEFT, UPPER_RIGHT, LOWER_RIGHT])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_triangular_systems_with_many_right_sides(text: str, shape: tuple[int, int]) -> None:
     n, m = shape
     rng = np.random.default_rng(n)
@@ -247,7 +247,7 @@ def test_small_ones_and_explicit_choices_stay_without_blocks() -> None:
 
 
 @pytest.mark.parametrize(("size", "block"), [(60, 48), (600, 72), (1600, 120)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_blocks_of_any_size_suit_the_call_at_hand(size: int, block: int) -> None:
     """And two of them are enough, not four: what has none goes row by row."""
     target = Target("x86-64-v3", l1_bytes=32 * 1024, l2_bytes=512 * 1024)

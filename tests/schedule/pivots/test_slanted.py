@@ -35,7 +35,7 @@ def blocks_of(function: polyml.Einsum, *arguments: object) -> list[str]:
     ("syrk", (50, 97)), ("trmm", (97, 50)), ("trmm", (64, 72)), ("symm", (71, 49)), ("syr2k", (40, 73)), ("covariance", (73, 50)),
     ("correlation", (49, 64)),
 ])  # fmt: skip
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_around_the_tiles(name: str, shape: tuple[int, int]) -> None:
     kernel = KERNELS[name]
     sizes = dict(zip(kernel.sizes("MINI"), shape, strict=True))
@@ -49,6 +49,7 @@ def test_around_the_tiles(name: str, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "options", [{"threads": 2}, {"threads": 1, "precise": True}, {"threads": 1, "target": "x86-64-v3"}]
 )
+@pytest.mark.few(2)
 def test_under_options(options: dict[str, object]) -> None:
     if isinstance(options.get("target"), str) and not Target(str(options["target"])).runs_here:
         pytest.skip("not on this machine")
@@ -71,7 +72,7 @@ SLANTS: dict[str, Callable[..., np.ndarray]] = {
 
 
 @pytest.mark.parametrize("condition", SLANTS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_integers_are_exact(condition: str) -> None:
     """Any slant, upwards or downwards, of any of the three loops: a term too many or too few would show."""
     outside = "k" not in condition
@@ -181,7 +182,7 @@ def test_rows_that_l1_holds_are_read_where_they_lie(rows: int, place: bool) -> N
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "terms"), [(48, 200), (64, 600), (71, 333), (100, 130), (250, 600)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_products_of_columns_with_each_other(rows: int, terms: int, threads: int) -> None:
     f, x = gram(rows, terms, threads=threads, verify=True)
     if not f.options.target.runs_here:

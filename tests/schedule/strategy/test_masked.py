@@ -33,7 +33,7 @@ def arguments(columns: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("text", "columns", "options", "skipped"), [
-    (VOTES, 66, {}, True), (VOTES, 66, {"precise": True}, True), (VOTES, 15, {}, False), (STEPS, 66, {}, True), (MOVING, 66, {}, False),
+    (VOTES, 66, {}, True), pytest.param(VOTES, 66, {"precise": True}, True, marks=pytest.mark.slow), (VOTES, 15, {}, False), pytest.param(STEPS, 66, {}, True, marks=pytest.mark.slow), (MOVING, 66, {}, False),
     (ROWS, 66, {}, True), (ROWS, 66, {"precise": True}, False), (WEIGHTS, 66, {}, True), (BOTH, 66, {"dynamic": True, "threads": 2}, True),
 ])  # fmt: skip
 def test_a_loop_is_skipped(text: str, columns: int, options: dict[str, bool], skipped: bool) -> None:

@@ -61,7 +61,7 @@ def test_short_rows_read_a_copy_and_long_ones_do_not() -> None:
 @pytest.mark.parametrize(("channels", "filters"), [(1, 2), (3, 5), (8, 1)])
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("wide", [15, 70])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_right_at_the_edges(channels: int, filters: int, kernel: int, wide: int) -> None:
     x, w = numbers(channels, 11, wide), numbers(filters, channels, kernel, kernel)
     f = polyml.einsum(PADDED.format(e=kernel // 2), verify=True)

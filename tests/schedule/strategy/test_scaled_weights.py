@@ -43,7 +43,7 @@ def product(x: Array, w: Array, s: Array, block: int) -> Array:
 @pytest.mark.parametrize(("t", "b"), [("f32", "i8"), ("f64", "i16")])
 @pytest.mark.parametrize("m", [1, 3, 70])
 @pytest.mark.parametrize(("n", "k", "block", "blocks"), [(17, 100, 32, 5), (20, 90, 7, 13)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_right(t: str, b: str, m: int, n: int, k: int, block: int, blocks: int) -> None:
     x, w, s = given(m, n, k, blocks, t, b)
     expected = product(x, w, s, block)
@@ -89,7 +89,7 @@ def test_many_rows_have_a_tensor_of_weights() -> None:
 @pytest.mark.parametrize(
     "factors", ["x[m, k] * f32(w[n, k]) * s[n, k // 32]", "s[n, k // 32] * x[m, k] * f32(w[n, k]) * 2"]
 )
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_scales_stand_beside_weights_however_they_are_written(factors: str, m: int) -> None:
     x, w, s = given(m, 64, 256, 8)
     source = f'def f(x: f32["M K"], w: i8["N K"], s: f32["N B"]):\n    y[m, n] = {factors}\n    return y\n'

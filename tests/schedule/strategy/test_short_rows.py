@@ -135,7 +135,7 @@ def test_sums_in_order_stay_in_order() -> None:
 
 
 @pairwise(("rows", [1, 7, 8, 9, 10, 11, 12, 101]), ("columns", [1, 3, 8, 24, 33, 64]), ("source", [SOFTMAX, LARGEST]))
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 def test_any_number_of_rows(rows: int, columns: int, source: str) -> None:
     x = np.random.default_rng(rows).standard_normal((rows, columns))
     found = polyml.einsum(source)(x)
@@ -147,7 +147,7 @@ def test_any_number_of_rows(rows: int, columns: int, source: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(3, 1, 40), (1, 1000, 40), (5, 203, 17)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_batches_and_threads(threads: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(threads)
     x, g = rng.standard_normal(shape), rng.standard_normal(shape[-1])

@@ -35,7 +35,7 @@ def f(q: f32["H D"], k: f32["G T D"], v: f32["G T D"]):
 
 
 @pytest.mark.parametrize(("groups", "m", "keys"), [(3, 4, 70), (2, 3, 33), (1, 8, 200)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_one_query_of_heads_that_share_keys(groups: int, m: int, keys: int) -> None:
     """The keys are read once for all heads of a group: their scores lie side by side, in a block of heads that the softmax and the values share."""
     rng = np.random.default_rng(keys)
@@ -60,7 +60,7 @@ def f(x: {0}["M K"], w: {0}["N K"]):
 
 @pytest.mark.parametrize(("dtype", "rows"), [("f32", 8), ("f64", 4)])
 @pytest.mark.parametrize(("length", "meet"), [(1024, True), (1000, False), (2048, True), (1032, False)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_that_meet_in_l1_are_read_whole(dtype: str, rows: int, length: int, meet: bool) -> None:
     """Of a vector of rows times a transposed matrix: with lanes along these rows a tile would read an element of each of 13 rows of the matrix, a page apart, and L1 has eight ways."""
     text, number = TRANSPOSED.format(dtype), {"f32": np.float32, "f64": np.float64}[dtype]

@@ -67,7 +67,7 @@ def test_products_of_f64_are_joined_where_those_of_f32_are(dtype: str) -> None:
     ("threads", [1, 2]),
     ("program", [GATED, SPREAD]),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_results(rows: int, depth: int, columns: int, dtype: str, threads: int, program: str) -> None:
     rng = np.random.default_rng(rows)
     kind = dtype.replace("f", "float")

@@ -38,7 +38,7 @@ def test_few_rows_need_no_tile() -> None:
     ("dynamic", [False, True]),
     ("dtype", ["float32", "int16"]),
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_the_result(shape: tuple[int, int], threads: int, dynamic: bool, dtype: str) -> None:
     x = (100 * np.random.default_rng(0).random(shape, "float32")).astype(dtype)
     f = polyml.einsum(TWO.replace("i16", "i16" if dtype == "int16" else "f32"), threads=threads, dynamic=dynamic)
@@ -70,7 +70,7 @@ def test_rows_of_any_length_go_past_the_caches() -> None:
 @pytest.mark.parametrize(
     "shape", [(15, 3), (14, 333), (16, 64), (17, 65), (33, 130), (129, 81), (143, 16), (145, 95), (257, 130)]
 )
-@pytest.mark.some(12)
+@pytest.mark.few(8)
 def test_copies_in_blocks_of_any_type(dtype: str, shape: tuple[int, int]) -> None:
     x = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, shape)
     kind = {"c64": np.complex64, "bool": np.bool_}.get(dtype) or np.dtype(
@@ -93,7 +93,7 @@ def test_copies_are_transposed_in_registers() -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("order", ["jikl", "klij", "ljki", "kilj", "ijlk"])
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_any_order_of_four_indices(order: str, threads: int, dynamic: bool) -> None:
     x = np.random.default_rng(0).random((21, 18, 20, 5), "float32")
     text = f'def f(x: f32["A B C D"]):\n    y[{", ".join(order)}] = x[i, j, k, l]\n    return y\n'
@@ -103,7 +103,7 @@ def test_any_order_of_four_indices(order: str, threads: int, dynamic: bool) -> N
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", [3, 16, 17, 63, 100, 129, 145, 270])
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_a_matrix_and_its_transpose(size: int, threads: int) -> None:
     for dtype in ("f32", "f64"):
         x = np.random.default_rng(0).random((size, size), "float32" if dtype == "f32" else "float64")
@@ -123,7 +123,7 @@ def test_rows_of_operands_are_transposed_in_registers() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("place", [0, 1, 5, 15])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_columns_that_are_lines_go_past_the_caches(place: int, dtype: str) -> None:
     """Wherever the result begins."""
     here = Target("host", l1_bytes=8 << 10, l2_bytes=16 << 10, l3_bytes=0)
@@ -157,7 +157,7 @@ def test_rows_that_run_backwards_are_blocks_too() -> None:
     ("dynamic", [False, True]),
     ("value", ["x[j, W - 1 - i]", "2 * x[j, W - 1 - i] + x[j, i]"]),
 )
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_rotated(shape: tuple[int, int], dtype: str, dynamic: bool, value: str) -> None:
     x = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
     text = ROTATED.replace("x[j, W - 1 - i]", value).replace("f32", "i16" if dtype == "int16" else "f32")

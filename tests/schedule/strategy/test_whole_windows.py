@@ -52,7 +52,7 @@ def notes(program: str, *arguments: Array, dynamic: bool = False, threads: int =
         (MEAN, [numbers(200, 64).astype(np.float64)], "t"),
     ],
 )
-@pytest.mark.some(5)
+@pytest.mark.few(4)
 def test_rows_with_whole_windows_are_a_tile(program: str, arguments: list[Array], index: str, dynamic: bool) -> None:
     found = notes(program, *arguments, dynamic=dynamic)
     assert any(f"jam {index} by" in text and WHOLE in text for text in found), found
@@ -103,7 +103,7 @@ def highest(x: Array, taps: int, before: int) -> Array:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("taps", "before"), [(4, 3), (5, 2), (3, 0)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_right_for_long_and_short_rows(taps: int, before: int, dynamic: bool) -> None:
     f = polyml.einsum(HIGHEST.format(taps=taps, before=before), verify=True, dynamic=dynamic)
     for length, channels in ((1, 40), (taps - 1, 16), (taps, 3), (29, 40), (64, 17)):

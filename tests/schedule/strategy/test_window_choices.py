@@ -41,6 +41,7 @@ def expected(x: Array, w: Array, step: int, gap: int) -> Array:
 
 
 @pytest.mark.parametrize(("step", "gap"), [(1, 1), (2, 1), (1, 2), (3, 1)])
+@pytest.mark.few(2)
 def test_lanes_and_tiles_go_along_the_result(step: int, gap: int) -> None:
     """Sums over windows are short: no lanes along them, whatever the stride; and of rows that could share a tile the neighbours do, which read the same."""
     for program, arguments in (
@@ -53,7 +54,7 @@ def test_lanes_and_tiles_go_along_the_result(step: int, gap: int) -> None:
 
 
 @pytest.mark.parametrize(("step", "gap"), [(1, 1), (2, 1), (1, 2), (3, 2)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_right_for_every_size(step: int, gap: int) -> None:
     one, each = (polyml.einsum(p.format(step=step, gap=gap), dynamic=SIZES[p], verify=True) for p in (ONE, EACH))
     for r, s in ((1, 1), (3, 3), (5, 2), (1, 17)):
@@ -96,6 +97,7 @@ def test_short_rows_of_a_window_have_no_lanes(step: int, dtype: str, size: int) 
 
 
 @pytest.mark.parametrize("after", ["z[t, c]", "z[t, c] / (1 + exp(-z[t, c]))", "tanh(exp(z[t, c]))"])
+@pytest.mark.few(2)
 def test_functions_of_sums_keep_the_tiles_of_the_sums(after: str) -> None:
     """A window of four terms shares rows with the next ones, however much is computed with its sum."""
     source = f"""

@@ -32,6 +32,7 @@ def lowered(text: str, *shape: int, threads: int = 1) -> polyml.Lowered:
 
 
 @pytest.mark.parametrize(("n", "threads"), [(64, 1), (71, 2), pytest.param(83, 1, marks=pytest.mark.slow)])
+@pytest.mark.few(1)
 def test_shortest_paths(n: int, threads: int) -> None:
     a = np.random.default_rng(n).integers(1, 1000, (n, n)).astype(np.float64)
     a[3, 5] = np.nan

@@ -39,7 +39,7 @@ MATRICES |= {(name, shape) for name in ("atax", "bicg") for shape in ((203, 131)
 
 
 @pytest.mark.parametrize(("name", "shape"), sorted(MATRICES))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_products_with_a_matrix_and_its_transpose(name: str, shape: tuple[int, int]) -> None:
     kernel = KERNELS[name]
     rows, columns = shape
@@ -109,7 +109,7 @@ def changed(A: f64["N M"], u: f64["N"], v: f64["M"], r: f64["N"], p: f64["M"]):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("sums", [1, 2])
 @pytest.mark.parametrize("shape", [(128, 96), (151, 171)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_what_changes_the_matrix_goes_with_its_sums(sums: int, threads: int, shape: tuple[int, int]) -> None:
     n, m = shape
     text = CHANGED.format(*(("\n    q[i] = A[i, j] * p[j]", ", q") if sums == 2 else ("", "")))
@@ -214,7 +214,7 @@ def stepped(a: np.ndarray, b: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
 
 
 @pytest.mark.parametrize(("shape", "rows"), [((203, 13), 16), ((256, 40), 8), ((97, 65), 4), ((64, 401), 5)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_steps_of_a_loop_go_through_the_rows_once_each(shape: tuple[int, int], rows: int) -> None:
     """Blocks that L1 holds, of which 203 and 97 rows leave a part, and blocks that L2 holds; threads change no result."""
     rng = np.random.default_rng(2)
@@ -353,7 +353,7 @@ THEN = {
 }
 
 
-@settings(deadline=None, max_examples=2)
+@settings(deadline=None, max_examples=1)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(list(MENU)), st.sampled_from(list(THEN))), min_size=1, max_size=4),
     rows=st.integers(40, 120) | st.integers(256, 300),
@@ -431,7 +431,7 @@ def test_any_size_has_blocks_for_large_matrices_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["atax", "bicg", "mvt", "gemver"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_any_size_of_a_matrix_and_its_transpose(name: str) -> None:
     kernel = KERNELS[name]
     program = kernel.program(target=SMALL, verify=True, dynamic=True)

@@ -155,7 +155,7 @@ every = given(
 DIAMOND = ("diamond", 0, 0, 0, 0, 0)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @example(start="fuse", chosen=[DIAMOND, DIAMOND, ("diamond", 0, 0, 0, 1, 1)], storage="contract")
 @example(
     start="jacobi",

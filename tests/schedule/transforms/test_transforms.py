@@ -269,6 +269,7 @@ def test_marks_reach_their_loops_where_isl_adds_dimensions() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.few(1)
 def test_the_compilers_own_schedule_can_be_changed(threads: int) -> None:
     """Its tiles, marks, panels of packed operands and contracted arrays stay through a file, and through a step that leaves their places alone."""
     shapes = np.zeros((1024, 1024), np.float32), np.zeros((1024, 1024), np.float32)

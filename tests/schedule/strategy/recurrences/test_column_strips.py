@@ -48,7 +48,7 @@ def _reference(x: np.ndarray, a: float) -> np.ndarray:
         (SHORT, 4000, 16, 4),  # all there are
     ],
 )
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_strips_are_whole_lines(target: pm.Target, rows: int, columns: int, vectors: int) -> None:
     """As many as stay in L2, of which lines have several vectors; where no line stays, several lines."""
     text = pm.einsum(SWEEPS, target=target, parallel=False).explain(np.zeros((rows, columns)), 0.5)
@@ -81,7 +81,7 @@ def test_results_of_strips_from_far(shape: tuple[int, int], threads: int) -> Non
 
 
 @pytest.mark.parametrize("shape", [(60, 37), (41, 16), (3, 5), (50, 1), (2049, 6)])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(shape: tuple[int, int]) -> None:
     target = pm.Target("host", l1_bytes=1024, l2_bytes=2048)
     x = np.random.default_rng(1).standard_normal(shape)

@@ -71,7 +71,7 @@ def test_steps_of_elements_go_inside_the_lanes(name: str) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
 @pytest.mark.parametrize("name", _SOURCES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_steps_of_elements_are_right_at_every_length(name: str, dtype: str, *, dynamic: bool) -> None:
     """Around the number of elements of eight vectors, with one or several vectors left, whole ones or not, none, views, and more than L2 holds."""
     program = pm.einsum(_SOURCES[name].format(T=dtype), dynamic=dynamic)

@@ -74,7 +74,7 @@ def f(x: f64["M"], g: f64["M"]):
 
 
 @pytest.mark.parametrize("name", [*FOLLOWS, *STAYS])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_against_the_interpreter(name: str) -> None:
     source = text((FOLLOWS | STAYS)[name])
     for n, m in ((24, 23), (19, 14)):

@@ -129,7 +129,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_against_the_interpreter(name: str, target: str) -> None:
     text = PROGRAMS[name]
     for n, m in ((16, 24), (19, 23))[target != "here" :]:

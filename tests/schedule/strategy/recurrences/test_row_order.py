@@ -92,7 +92,7 @@ def arguments(source: str, rows: int, columns: int) -> tuple[list[Array], Array,
     ("options", [{"threads": 1}, {"threads": 2}, {"threads": 2, "dynamic": True}]),
     ("source", [SUMS, GATED, STATE, BATCHES, BACKWARDS]),
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_results(size: tuple[int, int], options: dict[str, object], source: str) -> None:
     given, x, g = arguments(source, *size)
     found = polyml.einsum(source, target=SMALL, **options)(*given)  # type: ignore[arg-type]
@@ -117,6 +117,7 @@ def loops(source: str, rows: int, columns: int, **options: object) -> list[str]:
 
 
 @pytest.mark.parametrize("source", [SUMS, GATED, STATE, BACKWARDS])
+@pytest.mark.few(2)
 def test_what_l2_does_not_hold_goes_row_by_row(source: str) -> None:
     assert loops(source, 2000, 500, threads=1, target=SMALL)[-2:] == ["n", "k"]
     assert loops(source, 20_000, 500, threads=1)[-2:] == ["n", "k"]

@@ -26,7 +26,7 @@ ONE, TWO, PRECISE = {"threads": 1}, {"threads": 2}, {"threads": 1, "precise": Tr
     ("shape", "options"),
     [((24, 159), ONE), ((24, 160), TWO), ((23, 191), ONE), ((23, 191), PRECISE), ((24, 160), PRECISE)],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_orthogonalization(shape: tuple[int, int], options: dict[str, object]) -> None:
     kernel = KERNELS["gramschmidt"]
     rows, columns = shape

@@ -181,7 +181,7 @@ STENCILS: dict[str, tuple[str, Callable[[], Arguments], tuple[int, ...]]] = {
         ("heat-3d", 2),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_tiles_change_nothing(name: str, threads: int) -> None:
     text, make, sizes = STENCILS[name]
     arguments = make()
@@ -216,7 +216,7 @@ STRIPS: dict[str, tuple[str, Callable[[], Arguments]]] = {
 
 @pytest.mark.parametrize("name", STRIPS)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_strips_move_by_vectors(name: str, threads: int) -> None:
     text, make = STRIPS[name]
     arguments = make()
@@ -396,7 +396,7 @@ def f(a: f64["N M"], b: f64["N M"]):
 
 @pytest.mark.parametrize("steps", ["range(T)", "range(1, T, 3)"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_tiles_of_a_long_row(steps: str, dynamic: bool) -> None:
     """Of a wavefront over them isl would make no code in any time, of whatever target: that this ends is tested, too."""
     text = f"""
