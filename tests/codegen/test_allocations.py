@@ -37,7 +37,7 @@ def middle(x: f32["N K"], M: int):
 
 @pytest.mark.parametrize("scheduler", ["ilp", "isl", "written"])
 @pytest.mark.parametrize("text", [LAST_OF_A_LOOP, LAST_AND_OTHERS, MIDDLE])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_what_a_loop_leaves_is_read_behind_it(text: str, scheduler: str) -> None:
     x = np.random.default_rng(0).standard_normal((5, 7), np.float32)
     expected = interpret(parse(Source(text)), x, 3)

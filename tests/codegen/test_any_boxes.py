@@ -82,7 +82,7 @@ def _each_second(first: int) -> list[object]:
 
 
 @pytest.mark.parametrize("name", _each_second(0))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = BOXES[name][1]
     made = schedules(TEXTS[name], monkeypatch, target=SMALL)
@@ -98,7 +98,7 @@ def test_results_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", _each_second(1))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_marks_are_those_of_isl(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for schedule in schedules(TEXTS[name], monkeypatch, size=600, target=AVX512):
         assert scan_any_boxes(schedule) is not None

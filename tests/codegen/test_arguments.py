@@ -35,7 +35,7 @@ def arrays(dtype: np.dtype, columns: int, op: str) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_first_of_the_best(kind: str, op: str) -> None:
     rows, columns = (polyml.einsum(source.format(kind=kind, op=op)) for source in (ROWS, COLUMNS))
     for count in (1, 15, 17, 64, 200):

@@ -96,7 +96,7 @@ def by_isl(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> Function:
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize("name", BOXES)
-@pytest.mark.some(12)
+@pytest.mark.few(9)
 def test_loops_are_those_of_isl(name: str, target: pm.Target, monkeypatch: pytest.MonkeyPatch) -> None:
     for schedule in schedules(*BOXES[name], target=target):
         assert scan_boxes(schedule) is not None
@@ -107,7 +107,7 @@ def test_loops_are_those_of_isl(name: str, target: pm.Target, monkeypatch: pytes
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=["avx2", "avx512"])
 @pytest.mark.parametrize("name", SLANTED)
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_indices_that_bound_each_other(name: str, target: pm.Target, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = pm.einsum(SLANTED[name], target=target).lower(*(np.zeros(shape, np.float32) for shape in SHAPES[name]))
     slanted = 0
@@ -137,7 +137,10 @@ def f(x: f32["C H"], w: f32["C O R"]):
 }
 
 
-@pytest.mark.parametrize(("step", "shapes"), [(2, ((128, 16, 16), (128, 64, 3, 3))), (3, ((64, 500), (64, 64, 5)))])
+@pytest.mark.parametrize(
+    ("step", "shapes"),
+    [pytest.param(2, ((128, 16, 16), (128, 64, 3, 3)), marks=pytest.mark.slow), (3, ((64, 500), (64, 64, 5)))],
+)
 def test_loops_in_steps(step: int, shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every second or third tap, where terms that are not finite are added up in the written order: r with (i + r) % 2 == 0."""
     lowered = pm.einsum(STEPS[step], target=AVX2).lower(*(np.zeros(shape, np.float32) for shape in shapes))
@@ -158,6 +161,7 @@ def condition(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.few(16)
 def test_any_conditions(seed: int) -> None:
     """Whichever of them are scanned without isl: each element is added once, and no other."""
     rng = random.Random(seed)
@@ -217,6 +221,7 @@ def test_tiles_of_tiles(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 8, 12, 16, 23])
+@pytest.mark.few(3)
 def test_parts_of_a_box(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     start = dense(5, 24, 3).fuse("S_y_init", "S_y", depth=2)
     cut = start.index_set_split("S_y", "m", at)

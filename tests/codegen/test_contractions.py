@@ -60,7 +60,7 @@ def around_the_tiles() -> Iterator[object]:
 
 # Elements are small integers: every sum is exact, in any order.
 @pytest.mark.parametrize(("layout", "dtype", "n", "m", "k"), list(around_the_tiles()))
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_products_around_the_tiles(layout: str, dtype: str, n: int, m: int, k: int) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": n, "M": m, "K": k}, dtype)
@@ -70,6 +70,7 @@ def test_products_around_the_tiles(layout: str, dtype: str, n: int, m: int, k: i
 
 
 @pytest.mark.parametrize(("layout", "threads"), [("nn", 2), ("tt", 3)])
+@pytest.mark.few(1)
 def test_threads_share_packed_blocks(layout: str, threads: int) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": 203, "M": 130, "K": 150}, "f32")
@@ -83,6 +84,7 @@ def test_threads_share_packed_blocks(layout: str, threads: int) -> None:
     ("left", "right", "out"),
     [("D A B E", "E C", "D C B A"), ("C E", "D E B A", "D C B A"), ("C D A", "D B", "C B A")],
 )
+@pytest.mark.few(2)
 def test_threads_have_blocks_of_their_own_where_there_are_enough(left: str, right: str, out: str) -> None:
     sizes = {"A": 37, "B": 40, "C": 18, "D": 34, "E": 33}
     a, b = operands(left, right, sizes, "f32")
@@ -106,7 +108,7 @@ def test_threads_have_blocks_of_their_own_where_there_are_enough(left: str, righ
     ],
 )
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_contractions_of_many_indices(left: str, right: str, out: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFIJKL", (17, 18, 19, 20, 18, 3, 21, 35, 18, 5), strict=True))
     a, b = operands(left, right, sizes, "f32")
@@ -119,6 +121,7 @@ def test_contractions_of_many_indices(left: str, right: str, out: str, threads: 
     ("left", "right"), [("A G E D", "C B F G"), ("C G E D", "B A F G"), ("B G F D", "C A E G"), ("A E G", "F D C B G")]
 )
 @pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.few(2)
 def test_short_reductions_write_the_result_in_the_order_of_memory(left: str, right: str, threads: int) -> None:
     sizes = dict(zip("ABCDEFG", (13, 6, 11, 5, 7, 4, 16), strict=True))
     a, b = operands(left, right, sizes, "f32")
@@ -153,6 +156,7 @@ def test_tiles_find_in_l1_what_they_share(left: str, right: str, order: str, pac
 
 
 @pytest.mark.parametrize(("layout", "fetched"), [("nn", {"x", "z"}), ("nt", {"x", "z"}), ("tn", {"x_panels", "z"})])
+@pytest.mark.few(1)
 def test_tiles_fetch_what_their_next_rows_need(layout: str, fetched: set[str]) -> None:
     """And what the next block is packed from; copies of rows fetch rows of what they copy."""
     copied = {"nn": {"y"}, "nt": {"y"}, "tn": {"x", "y"}}[layout]
@@ -235,7 +239,7 @@ def shifted(values: np.ndarray, elements: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("columns", "streams"), [(64, True), (72, False)])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_large_results_of_one_block_are_streamed(columns: int, streams: bool, threads: int) -> None:
     a, b = operands("B I K", "K J", {"B": 20, "I": 19, "J": columns, "K": 16}, "f32")
     text = product("B I K", "K J", "B I J", "f32")
@@ -253,6 +257,7 @@ def test_large_results_of_one_block_are_streamed(columns: int, streams: bool, th
 
 @pytest.mark.parametrize(("columns", "rows", "staged"), [(24, 4, True), (20, 3, False)])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.few(2)
 def test_rows_that_are_no_whole_vectors_are_collected(columns: int, rows: int, staged: bool, threads: int) -> None:
     sizes = {"A": columns, "B": rows, "C": 2, "D": 5, "E": 6, "F": 3, "G": 16}
     a, b = operands("A G E D", "C B F G", sizes, "f32")
@@ -272,7 +277,7 @@ def test_rows_that_are_no_whole_vectors_are_collected(columns: int, rows: int, s
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_skinny_products_read_the_large_operand_once_in_order(rows: int, threads: int) -> None:
     a, b = operands("N K", "K M", {"N": rows, "M": 2003, "K": 151}, "f32")
     function = polyml.einsum(product("N K", "K M", "N M", "f32"), target=SMALL, threads=threads, verify=True)
@@ -291,7 +296,7 @@ STREAMED = [
 
 @pytest.mark.parametrize(("value", "dtype"), STREAMED)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, threads: int) -> None:
     text = f'def f(a: {dtype}["K"], b: {dtype}["K M"], c: {dtype}["M"]):\n    z[m] = {value}\n    return z\n'
     rng = np.random.default_rng(3)
@@ -311,6 +316,7 @@ def test_a_vector_times_a_matrix_reads_it_in_long_rows(value: str, dtype: str, t
 
 @pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.few(2)
 def test_blocks_of_a_matrix_that_is_read_once_have_as_many_rows_but_for_the_last(rows: int, threads: int) -> None:
     """How often each loop runs is a number then: sums are unrolled, and ask for coming rows."""
     rng = np.random.default_rng(3)
@@ -328,7 +334,7 @@ def test_blocks_of_a_matrix_that_is_read_once_have_as_many_rows_but_for_the_last
     ("rows", "columns", "depth"), [(1, 37, 130), (2, 64, 33), (5, 41, 64), (3, 23, 100), (8, 300, 129)]
 )
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_few_rows_times_rows_run_side_by_side(rows: int, columns: int, depth: int, threads: int) -> None:
     """Lanes along the reduction: elements of the result in registers beside each other, whole tiles and the rest."""
     a, b = operands("N K", "M K", {"N": rows, "M": columns, "K": depth}, "f32")
@@ -397,7 +403,7 @@ def test_nothing_is_packed_for_small_or_skinny_products() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "aarch64", "apple-m1"])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_register_tiles_do_not_spill(name: str, layout: str, dtype: str) -> None:
     left, right = LAYOUTS[layout]
     a, b = operands(left, right, {"N": 512, "M": 480, "K": 512}, dtype)
@@ -452,6 +458,7 @@ def inner_loops(assembly: str) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 30))])
+@pytest.mark.few(2)
 def test_random_sizes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     left, right = LAYOUTS[list(LAYOUTS)[seed % 4]]
@@ -495,7 +502,7 @@ def test_loops_of_a_convolution(golden: Callable[[str, str], None]) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("batch", "depth", "n", "m"), [(3, 129, 40, 32), (1, 300, 17, 64), (2, 64, 64, 48)])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, depth: int, n: int, m: int) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 10, (batch, depth, extent)).astype(np.float32) for extent in (n, m))
@@ -509,7 +516,7 @@ def test_short_dense_rows_are_read_where_they_lie(threads: int, batch: int, dept
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("columns", "packed"), [(64, False), (250, False), (300, True)])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_contiguous_rows_of_few_uses_are_not_packed(columns: int, packed: bool, threads: int) -> None:
     """They are more than half of L2, and apart along the sum."""
     rng = np.random.default_rng(0)
@@ -542,7 +549,7 @@ def test_rows_beyond_l2_are_read_in_strips_and_with_strides_packed() -> None:
         ("n, 1, k", "3, m, k", (33, 2, 80), (4, 49, 80)),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-9, 10, shape).astype(np.float32) for shape in (x, y))
@@ -562,7 +569,7 @@ def test_slices_are_blocked(left: str, right: str, x: tuple[int, ...], y: tuple[
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("columns", "apart"), [(16, 3), (33, 4), (49, 1), (300, 4), (2001, 4)])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_rows_far_apart_are_packed_for_many_panels_only(dtype: str, columns: int, apart: int) -> None:
     left, right, out, sizes = "A K B", "K M", "B A M", {"A": 19, "B": apart, "K": 140, "M": columns}
     text = product(left, right, out, dtype)
@@ -588,7 +595,7 @@ def test_short_sums_have_lanes_along_results_that_are_far() -> None:
 
 
 @pairwise(("columns", [3, 5, 11, 13, 16]), ("rows", [16, 37]), ("dtype", ["f32", "f64"]))
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_few_columns_have_lanes_along_sums_that_both_operands_are_contiguous_along(
     dtype: str, columns: int, rows: int
 ) -> None:

@@ -91,6 +91,7 @@ def test_an_interrupt_in_the_middle_of_isl(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("error", [MemoryError, ValueError])
+@pytest.mark.few(1)
 def test_a_fault_in_the_middle_of_isl(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: instances._Scan, build: isl.AstBuild) -> instances._Found:
         raise error("in a callback")
@@ -182,7 +183,10 @@ assert f(np.ones(5, "f4"), 1.0).tolist() == [1, 2, 3, 4, 5]
 
 @pytest.mark.parametrize(
     "call",
-    ["f(x, 1.0)", "f.lower(x, 1.0)", pytest.param("f.bind(s=1.0).explain(x)", marks=pytest.mark.slow)],
+    [
+        "f(x, 1.0)",
+        *(pytest.param(call, marks=pytest.mark.slow) for call in ("f.lower(x, 1.0)", "f.bind(s=1.0).explain(x)")),
+    ],
 )
 def test_imports_of_extension_modules_are_not_broken_off(call: str) -> None:
     """nanobind ends the process where its module is imported for the second time."""

@@ -66,6 +66,7 @@ def calls(source: str) -> int:
 
 
 @pytest.mark.parametrize("source", [text, equal_terms, groups_of_terms])
+@pytest.mark.few(2)
 def test_twice_the_terms_are_little_more_than_twice_the_work(source: Callable[[int], str]) -> None:
     calls(source(10))  # what the first compilation of a process does
     assert calls(source(100)) < 2.3 * calls(source(50))

@@ -29,7 +29,7 @@ def f(y: f32["A B C"], x: f32["A P K"], w: f32["R K C"]):
 
 @pytest.mark.parametrize("scheduler", ["isl", "ilp"])
 @pytest.mark.parametrize("n", [1, 3, 20])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_a_part_that_writes_under_a_condition_reads_what_the_other_wrote(scheduler: str, n: int) -> None:
     x, z = np.random.default_rng(n).random((2, n)).astype("f4")
     expected = np.full(n, x[0])

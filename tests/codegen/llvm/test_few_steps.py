@@ -22,7 +22,7 @@ def operands(channels: int, width: int, filters: int, taps: int) -> tuple[np.nda
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("padded", ["x", "pad(x, ((0, 0), (1, 1), (1, 1)))"])
 @pytest.mark.parametrize(("taps", "width"), [(3, 30), (4, 25), (2, 23)])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_taps_of_a_row_are_written_out_without_spills(name: str, padded: str, taps: int, width: int) -> None:
     """An even number of them, too, of which two steps in one would share elements, and keep them in registers."""
     x, w = operands(64, width, 64, taps)
@@ -38,7 +38,7 @@ def test_taps_of_a_row_are_written_out_without_spills(name: str, padded: str, ta
 
 @pytest.mark.parametrize("taps", [2, 3, 4, 5])
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_values(taps: int, stride: int) -> None:
     x, w = operands(24, 33, 40, taps)
     found = polyml.einsum(LAYER.format(x="x", q=f"{stride}*q"), threads=1).bind(w=w)(x)

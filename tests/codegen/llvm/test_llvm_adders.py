@@ -57,7 +57,7 @@ def _instructions(text: str, target: pm.Target) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("text", "part"), [(PATHS, 1.0), (WAYS, 1.0), (BLOCKS, 0.5)], ids=["paths", "ways", "blocks"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_sums_move_until_both_kinds_of_units_are_as_busy(text: str, part: float) -> None:
     products, sums = _instructions(text, APART)
     assert products == part * (products + sums) > 0
@@ -74,7 +74,7 @@ def test_sums_stay_where_that_gains_nothing(text: str) -> None:
 @pytest.mark.parametrize("targets", [(APART, SHARED), HALVES], ids=["AVX-512", "AVX2"])
 @pytest.mark.parametrize("text", [PATHS, WAYS, BLOCKS], ids=["paths", "ways", "blocks"])
 @pytest.mark.parametrize("precise", [False, True])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_the_same_bits(text: str, precise: bool, targets: tuple[pm.Target, pm.Target]) -> None:
     if not targets[0].runs_here:
         pytest.skip(f"needs {targets[0].name}")

@@ -235,7 +235,7 @@ def reducible(dtype: DType, size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("reduction", "name"), TYPED_REDUCTIONS)
-@pytest.mark.some(12)
+@pytest.mark.few(8)
 def test_reductions_in_memory_and_through_registers(reduction: str, name: str) -> None:
     dtype, row = DTYPES[name], REDUCTIONS[reduction]
     identity = Const(row.identity(dtype), dtype)  # type: ignore[arg-type]
@@ -305,7 +305,7 @@ def argument_programs(kind: str, dtype: DType, size: int) -> list[list[Node]]:
 
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("name", ["f32", "f64", "i8", "u16", "i64", "bool"])
-@pytest.mark.some(7)
+@pytest.mark.few(5)
 def test_arguments_of_extrema(kind: str, name: str) -> None:
     dtype = DTYPES[name]
     cases = [np.random.default_rng(s).integers(0, 2 if name == "bool" else 5, 29).astype(dtype.numpy) for s in range(3)]

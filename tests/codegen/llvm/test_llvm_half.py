@@ -92,7 +92,7 @@ def _step(x: np.ndarray, by: int) -> np.ndarray:
 @pytest.mark.parametrize("hardware", [True, False])
 @pytest.mark.parametrize("width", [1, 16])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_conversions_are_exact_or_rounded_once(dtype: DType, width: int, hardware: bool) -> None:
     if hardware and dtype == f16 and not Target.host().converts_half:
         pytest.skip("this machine has no conversions")

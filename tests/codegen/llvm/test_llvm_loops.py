@@ -36,7 +36,7 @@ def kind_of(name: str) -> str:
 
 @pytest.mark.parametrize("vector_bytes", [0, 16, 32, 64])
 @pytest.mark.parametrize("kind", sorted({kind_of(name) for name, _, _ in CASES}))
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_code_does_what_the_interpreter_does(kind: str, vector_bytes: int) -> None:
     cases = [case for case in CASES if kind_of(case[0]) == kind]
     if vector_bytes == 32:  # between the others

@@ -43,7 +43,7 @@ def next_to_multiples(y: np.ndarray, seed: int) -> np.ndarray:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64-v2"])
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_remainders_are_numpys(name: str, target: str) -> None:
     if not Target(target).runs_here:
         pytest.skip("not this machine's instructions")

@@ -77,7 +77,7 @@ def forms(dot: str) -> list[bool]:
 @pytest.mark.parametrize(("dot", "native"), [(dot, native) for dot in KINDS for native in forms(dot)])
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("reduction", [None, "sum"])
-@pytest.mark.some(18)
+@pytest.mark.few(12)
 def test_products(dot: str, native: bool, width: int, reduction: str | None) -> None:
     if native and 4 * width > Target.host().vector_bytes:
         pytest.skip("vectors of this machine are shorter")

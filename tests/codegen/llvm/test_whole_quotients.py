@@ -31,7 +31,7 @@ def numbers(dtype: type[np.integer], count: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_quotients_are_numpys(name: str, target: str) -> None:
     if not Target(target).runs_here:
         pytest.skip("not this machine's instructions")

@@ -66,7 +66,7 @@ PASSES: dict[str, Callable[[Function], Function]] = {
 
 @pytest.mark.parametrize("step", PASSES)
 @pytest.mark.parametrize(("name", "program", "sizes"), cases())
-@pytest.mark.few(60)
+@pytest.mark.few(45)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], step: str) -> None:
     after = PASSES[step](program)
     expected, found = run(program, sizes), run(after, sizes)

@@ -67,6 +67,7 @@ def shared(layer: polyml.api.Bound, x: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize(("channels", "size", "filters"), [(64, 56, 64), (128, 28, 128), (96, 30, 48)])
+@pytest.mark.few(2)
 def test_few_blocks_of_filters_are_shared_with_parts_of_the_rows(channels: int, size: int, filters: int) -> None:
     """Four blocks for two threads: one of which is half as fast again as the other has two of them all the same."""
     target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10, l3_bytes=32 << 20, cores=2)
@@ -83,7 +84,7 @@ def test_few_blocks_of_filters_are_shared_with_parts_of_the_rows(channels: int, 
     ("stride", [1, 2]),
     ("channels, height, width, filters", [(64, 23, 31, 40), (37, 40, 17, 64), (64, 30, 30, 16), (1, 9, 5, 3)]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_results(kind: str, threads: int, stride: int, channels: int, height: int, width: int, filters: int) -> None:
     rng = np.random.default_rng(0)
     dtype = {"f32": np.float32, "f64": np.float64, "i32": np.int32}[kind]

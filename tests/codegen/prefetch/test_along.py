@@ -53,7 +53,7 @@ def test_heavy_sums_ask_too() -> None:
 
 @pytest.mark.parametrize("size", [(1, 9, 65), (2, 33, 700), (3, 8, 1000), (8, 40, 129), (5, 100, 64), (1, 7, 2049)])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.some(6)
+@pytest.mark.few(3)
 def test_results(size: tuple[int, int, int], threads: int) -> None:
     """Small integers, so that no order rounds."""
     rng = np.random.default_rng(sum(size))
@@ -116,6 +116,7 @@ def test_a_core_that_sees_the_next_rows_is_not_asked_for_them() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.few(1)
 def test_a_core_that_brings_such_lines_into_l1_is_not_asked_for_them(rows: int) -> None:
     """Of a product with few rows, along y and across it."""
     across = PRODUCT.replace('y: f32["K J"]', 'y: f32["J K"]').replace("y[k, j]", "y[j, k]")

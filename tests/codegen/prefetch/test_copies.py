@@ -51,7 +51,7 @@ TN = 'def f(x: f64["K N"], y: f64["K M"]):\n    z[n, m] = x[k, n] * y[k, m]\n   
 
 @pytest.mark.parametrize("size", [512, 1001])
 @pytest.mark.parametrize(("target", "ahead"), [(V4, 4), (Target("x86-64-v3"), 8)])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_rows_that_are_read_side_by_side_ask_for_those_behind_all_of_them(
     target: Target, ahead: int, size: int
 ) -> None:

@@ -62,7 +62,7 @@ def calls_of(text: str, shapes: tuple[tuple[int, ...], ...], l2_bytes: int) -> F
         (PRODUCT, ((1024, 14, 14), (512, 1024)), 2**21, 1),  # more steps than lines: several ask for the same
     ],
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_the_lines_of_the_next_block_are_asked_for(
     text: str, shapes: tuple[tuple[int, ...], ...], l2_bytes: int, blocks: int
 ) -> None:

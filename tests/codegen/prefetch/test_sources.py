@@ -48,6 +48,7 @@ def test_every_line_of_the_next_block_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(1)
 def test_results(way: str) -> None:
     x, y = operands(way, 150, 1300, 403)
     function = product(way, target=SMALL)
@@ -83,7 +84,7 @@ def test_every_line_that_rows_are_packed_from_next_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("n", "k", "m"), [(150, 700, 203), (64, 513, 96), (77, 301, 401)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results_of_packed_rows(n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.integers(-9, 10, (k, n)).astype(float), rng.integers(-9, 10, (k, m)).astype(float)

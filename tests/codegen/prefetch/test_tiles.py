@@ -95,6 +95,7 @@ def test_tiles_of_few_registers_find_one_row_of_unknown_length() -> None:
 
 
 @pytest.mark.parametrize(("level", "inside"), [("x86-64-v3", False), ("x86-64-v4", True)])
+@pytest.mark.few(1)
 def test_tiles_of_few_registers_find_no_rows_of_unknown_length_one_by_one(level: str, inside: bool) -> None:
     """They ask for the next tile ahead of their sums, once for each line: of rows of unknown length by their numbers."""
     target = Target(level, l1_bytes=32 << 10, l2_bytes=512 << 10, cores=1)

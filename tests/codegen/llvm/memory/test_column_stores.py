@@ -37,7 +37,7 @@ def operands(layout: str, dtype: str, n: int, m: int, k: int) -> tuple[np.ndarra
     ("layout", LAYOUTS),
     ("dtype", TYPES),
 )
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 def test_blocks_of_columns(m: int, n: int, layout: str, dtype: str) -> None:
     """Columns in powers of two, in blocks that overlap, one alone; rows that are whole vectors, and some that are left."""
     function = polyml.einsum(source(layout, dtype), threads=1, verify=True)
@@ -47,6 +47,7 @@ def test_blocks_of_columns(m: int, n: int, layout: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.few(3)
 def test_long_sums_across(layout: str, threads: int) -> None:
     x, y, expected = operands(layout, "f32", 320, 50, 763)
     function = polyml.einsum(source(layout, "f32"), threads=threads, verify=True)

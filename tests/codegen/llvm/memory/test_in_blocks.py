@@ -30,7 +30,7 @@ def tiled(dtype: str, count: int, size: int, begin: int = 0) -> str:
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("size", [7, 100])
-@pytest.mark.some(17)
+@pytest.mark.few(11)
 def test_every_dtype_in_blocks_that_are_no_multiple_of_a_vector(dtype: str, size: int) -> None:
     count = 3 * size + size // 2 + 1
     repeat, tile = polyml.einsum(repeated(dtype, count, size)), polyml.einsum(tiled(dtype, count, size))
@@ -42,7 +42,7 @@ def test_every_dtype_in_blocks_that_are_no_multiple_of_a_vector(dtype: str, size
 
 
 @pairwise(("size", [2, 3, 4, 5, 11, 15, 16, 17, 33]), ("begin", [0, 1, 6]), ("count", [16, 47, 70]))
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_blocks_of_any_size_and_vectors_that_begin_anywhere(size: int, begin: int, count: int) -> None:
     where = np.arange(count) + begin
     x = guarded(np.arange(where[-1] // size + 1, dtype=np.float64), True)

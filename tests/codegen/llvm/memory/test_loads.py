@@ -73,6 +73,7 @@ def test_a_known_number_of_lanes_is_stored_in_pieces(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.few(9)
 def test_a_number_of_lanes_is_stored_in_pieces_where_masks_are_vectors(dtype: str) -> None:
     """Of every number that comes up when it runs, none or more than there are lanes as well; a guard page is behind them."""
     d, target = DTYPES[dtype], Target("x86-64-v3")
@@ -435,7 +436,7 @@ def test_vectors_in_the_opposite_order_are_loaded_first(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "f32", "f64", "i8", "i16", "i64", "c64"])
 @pytest.mark.parametrize("n", [0, 1, 3, 37, 130])
-@pytest.mark.some(16)
+@pytest.mark.few(11)
 def test_the_opposite_order(dtype: str, n: int) -> None:
     rng = np.random.default_rng(n)
     x, y = rng.integers(-5, 6, (2, 2 * n)).astype(DTYPES[dtype].numpy)

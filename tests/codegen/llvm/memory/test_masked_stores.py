@@ -16,7 +16,7 @@ CONVERSIONS = [
 
 @pytest.mark.parametrize(("read", "computed", "stored"), CONVERSIONS, ids=["-".join(c) for c in CONVERSIONS])
 @pytest.mark.parametrize("rest", [1, 2, 9, 15])
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_nothing_behind_the_last_element_is_written(read: str, computed: str, stored: str, rest: int) -> None:
     f = polyml.einsum(
         f'def f(x: {read}["N K"], w: {read}["K M"]):\n'

@@ -25,7 +25,7 @@ def backward(x: {dtype}["K"], m: bool["N W"]):
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64, 128])
 @pytest.mark.parametrize("width", [8, 9, 13, 33])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_registers_without_lanes_that_act(width: int, vector_bytes: int) -> None:
     """LLVM took a mask of ones, whose signs are zeros, for one of all lanes."""
     for first, last in ((1, 5), (0, 2), (1, width - 1)):

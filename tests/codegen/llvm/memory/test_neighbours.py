@@ -28,7 +28,7 @@ VALUES = {
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("dtype", ["f64", "f32", "i32", "i64"])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_shifted_vectors_are_what_loads_give(value: str, dtype: str) -> None:
     text, _ = VALUES[value]
     rng = np.random.default_rng(3)

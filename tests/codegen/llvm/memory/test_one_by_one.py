@@ -29,7 +29,7 @@ def rows(dtype: str, index: str, form: str = "v[f[t, 2], d] - v[f[t, 0], d]") ->
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("index", ["i64", "i32", "u32", "i16", "u8"])
-@pytest.mark.some(15)
+@pytest.mark.few(10)
 def test_every_dtype_of_elements_and_places(dtype: str, index: str) -> None:
     source = f'def f(x: {dtype}["N"], i: {index}["M"]):\n    y[m] = x[i[m]]\n    return y\n'
     program = polyml.einsum(source, target=NARROW)
@@ -44,6 +44,7 @@ def test_every_dtype_of_elements_and_places(dtype: str, index: str) -> None:
 @pairwise(
     ("faces", [1, 8, 13, 40]), ("turned", [False, True]), ("backwards", [False, True]), ("dtype", ["f32", "f64", "i32"])
 )
+@pytest.mark.few(8)
 def test_rows_at_places_in_any_layout(faces: int, turned: bool, backwards: bool, dtype: str) -> None:
     v = rng.integers(-9, 9, (20, 3)).astype(DTYPES[dtype].numpy)
     f = rng.integers(0, 20, (faces, 3))

@@ -49,7 +49,7 @@ def test_what_is_real_as_well_keeps_its_order() -> None:
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize(("kind", "type_"), KINDS)
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_any_size(value: str, kind: str, type_: type[np.complexfloating], dynamic: bool) -> None:
     rng = np.random.default_rng(0)
     s = np.array([2 - 1j], type_)
@@ -68,7 +68,7 @@ def test_any_size(value: str, kind: str, type_: type[np.complexfloating], dynami
 @pytest.mark.parametrize("target", ["host", "x86-64-v3"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shapes", [((2,), (2, 4)), ((3,), (4, 4)), ((2,), (2, 8)), ((5,), (3, 17))])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_parts_of_two_sizes_keep_their_order(target: str, order: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     """c64 and c128 have lanes in orders of their own within 16 bytes."""
     rng = np.random.default_rng(0)

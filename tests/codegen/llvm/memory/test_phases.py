@@ -106,7 +106,7 @@ def f(x: T["N 3"], z: T["N 3"]):
 
 @pytest.mark.parametrize("size", [1, 7, 16, 33, 64, 200])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i16", "u8", "i64", "f16"])
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_cross_products(size: int, dtype: str) -> None:
     rng = np.random.default_rng(size)
     name = {"f32": "f4", "f64": "f8", "i16": "i2", "u8": "u1", "i64": "i8", "f16": "f2"}[dtype]
@@ -117,7 +117,7 @@ def test_cross_products(size: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("gap", [2, 4, 5, 6, 9])
 @pytest.mark.parametrize("size", [5, 48, 79])
-@pytest.mark.some(7)
+@pytest.mark.few(5)
 def test_gaps(gap: int, size: int) -> None:
     """Each of a row of numbers, in another order, and whether it is positive."""
     lines = [f"    y[i, {k}] = x[i, {gap - 1 - k}] * 2" for k in range(gap)]
@@ -151,7 +151,7 @@ def test_whole_vectors() -> None:
 
 @pytest.mark.parametrize("target", ["host", "x86-64-v3"])
 @pytest.mark.parametrize("keys", [2, 3, 4, 5, 6])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_rows_that_another_store_stands_between(target: str, keys: int) -> None:
     """Weights of a few keys, whose last column is written behind their sum: the first ones are not stored as columns by themselves."""
     if not Target(target).runs_here:

@@ -57,7 +57,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_patterns(pattern: str, dynamic: bool) -> None:
     text = f'def f(x: f32["H W"]):\n    y: f32["H W-2"]\n    y[h, w] = {pattern}\n    return y\n'
     compiled = polyml.einsum(text, dynamic=dynamic, verify=True)

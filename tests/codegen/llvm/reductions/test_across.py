@@ -45,7 +45,7 @@ def rows_in_lanes(count: int, width: int, dtype: type, reduction: str, start: fl
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reduction", REDUCED)
-@pytest.mark.some(5)
+@pytest.mark.few(4)
 def test_each_register_gives_its_own_result(dtype: type, reduction: str) -> None:
     x = np.random.default_rng(0).integers(1, 4, (9, TERMS)).astype(dtype)
     shapes = [(count, width) for count in (1, 2, 3, 4, 5, 6, 7, 9) for width in (2, 4, 8, 16)]
@@ -78,7 +78,7 @@ def test_four_registers_share_their_last_steps() -> None:
 @pytest.mark.parametrize(
     "sizes", [(3, 4, 48, 7), (2, 5, 11, 3), (2, 9, 4, 63), (1, 13, 12, 68), (2, 8, 7, 17), (3, 3, 3, 15)]
 )
-@pytest.mark.some(7)
+@pytest.mark.few(5)
 def test_short_sums_of_few_rows(dtype: str, sizes: tuple[int, int, int, int]) -> None:
     batch, rows, columns, terms = sizes
     random = np.random.default_rng(0)

@@ -46,7 +46,7 @@ SPOILERS: dict[str, Callable[[np.ndarray, np.random.Generator], None]] = {
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("op", ["max", "min"])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_nan_wins_as_in_numpy(op: str, dtype: str) -> None:
     best = {"max": np.maximum, "min": np.minimum}[op]
     products, loops, rows = (
@@ -185,7 +185,7 @@ def choices(x: {dtype}["N K"]):
 @pairwise(
     ("dtype", ["f64", "f32", "i32", "i64", "u32", "i16"]), ("op", ["argmax", "argmin"]), ("target", [AVX512, AVX2])
 )
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_the_first_of_equals_as_in_numpy(op: str, dtype: str, target: pm.Target) -> None:
     """NaN comes before all numbers; a row of nothing but infinities has a first element, too. Rows of less than a vector, of several, side by side and alone."""
     if not target.runs_here:
@@ -206,7 +206,7 @@ def test_the_first_of_equals_as_in_numpy(op: str, dtype: str, target: pm.Target)
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 0.0])
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_rows_of_one_value_have_a_first_element(op: str, value: float) -> None:
     """What the registers begin with is as good as an infinity, and no element."""
     rows, columns = pm.einsum(CHOICES.format(op=op, dtype="f32"), threads=1)(np.full((20, 100), value, "f"))

@@ -64,6 +64,8 @@ def test_products_with_nan_and_infinities(op: str, dynamic: bool) -> None:
                     spoil((a, b)[index], rng)
                 case = f"{name} in {which}: {n} {k} {m}"
                 np.testing.assert_array_equal(sums(a, b), best.reduce(a[:, :, None] + b, axis=1), err_msg=case)
+                if dynamic:
+                    continue  # products of any size are compiled once, of f64
                 a32, b32 = a.astype("f4"), b.astype("f4")
                 np.testing.assert_array_equal(gaps(a32, b32), best.reduce(a32[:, :, None] - b32, axis=1), err_msg=case)
 
@@ -74,6 +76,7 @@ def least_paths() -> pm.Einsum:
 
 
 @pytest.mark.parametrize("place", range(0, 150 * 150, 1871))
+@pytest.mark.few(10)
 def test_one_spoiled_element_anywhere(place: int) -> None:
     """Of the many: each is looked at, in whole tiles and at the edges."""
     rng = np.random.default_rng(place)

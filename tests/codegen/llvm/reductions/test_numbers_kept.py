@@ -63,6 +63,7 @@ def of_splits(c: np.ndarray, w: np.ndarray, best: np.ufunc) -> np.ndarray:
 @pytest.mark.parametrize(
     "target", [pm.Target(name, l1_bytes=1024, l2_bytes=4096) for name in ("x86-64-v3", "x86-64-v4")]
 )
+@pytest.mark.few(1)
 def test_who_writes_an_element_looks_at_it(target: pm.Target) -> None:
     function = keep_numbers(
         KERNELS["nussinov"]
@@ -96,6 +97,7 @@ def test_who_writes_an_element_looks_at_it(target: pm.Target) -> None:
     ],
     ids=["nobody writes", "vectors are written", "integers", "sums"],
 )
+@pytest.mark.few(3)
 def test_nothing_to_keep(text: str, arguments: tuple[np.ndarray, ...]) -> None:
     ahead, found = kept(text, *arguments, target=SMALL)
     assert found is ahead

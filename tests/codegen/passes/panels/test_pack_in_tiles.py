@@ -36,7 +36,7 @@ def test_whole_strips_have_no_copy_of_their_own() -> None:
 
 
 @pairwise(("rows", [64, 65, 71]), ("depth", [255, 256, 257]), ("columns", [240, 243, 500]))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_values(rows: int, depth: int, columns: int) -> None:
     x, w = operands(rows, depth, columns)
     np.testing.assert_array_equal(polyml.einsum(TEXT, threads=1)(x, w), w @ x)

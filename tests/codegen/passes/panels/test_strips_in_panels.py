@@ -53,6 +53,7 @@ def test_foldings(n: int, threads: int, spoiled: bool) -> None:
     np.testing.assert_array_equal(program(bases, table.copy()), folded(bases, table))
 
 
+@pytest.mark.slow
 def test_foldings_of_any_size() -> None:
     target = pm.Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=256 << 10)
     program = NUSSINOV.program(target=target, threads=1, dynamic=True)

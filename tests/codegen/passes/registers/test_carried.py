@@ -72,7 +72,7 @@ def test_one_row(make: Callable[[], Function]) -> None:
 @pytest.mark.parametrize("vector_bytes", [16, 32])
 @pytest.mark.parametrize("factor", [1, 2])
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_rows_in_lanes(make: Callable[..., Function], factor: int, vector_bytes: int) -> None:
     for n, m in SHAPES:
         program = make(n, m, factor=factor)

@@ -42,7 +42,7 @@ def arguments(rows: int, length: int, dtype: str = "f8") -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("body", AHEAD.values(), ids=AHEAD)
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_there_is_no_copy(body: str, dynamic: bool) -> None:
     assert "_old" not in program(body, dynamic=dynamic, threads=1).lower(*arguments(9, 70)).text("loops")
 
@@ -54,7 +54,7 @@ def test_other_rows_are_copied(body: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f64", "narrow"])
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_the_same_numbers(name: str, dtype: str) -> None:
     """By turns in f32 and f16, too: the order of reads does not depend on types."""
     body = BODIES[name]

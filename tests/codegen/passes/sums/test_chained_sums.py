@@ -54,7 +54,7 @@ def registers(program: Function) -> int:
     ("rows", "copies", "chains"),
     [(1, 4, 4), (2, 4, 4), (3, 4, 4), (4, 4, 2), (5, 4, 2), (7, 4, 2), (1, 3, 3), (1, 16, 8), (2, 12, 4), (7, 2, 2)],
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_as_many_sums_as_do_not_wait(rows: int, copies: int, chains: int) -> None:
     program = tile(rows, copies, 96)
     made = chain_sums(program)
@@ -92,7 +92,7 @@ def test_registers_of_one_name(order: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_products(rows: int, dynamic: bool) -> None:
     program = polyml.einsum(PRODUCT, threads=1, dynamic=dynamic, target=WIDE)
     rng = np.random.default_rng(rows)

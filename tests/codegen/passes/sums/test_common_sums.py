@@ -77,7 +77,7 @@ BOX: list[Term] = [(1, row, column) for row in (-1, 0, 1) for column in (-1, 0, 
 @pytest.mark.parametrize(
     "terms", [CROSS, COLUMN, SIGNED, APART, TWICE, BOX], ids=["cross", "column", "signed", "apart", "twice", "box"]
 )
-@pytest.mark.some(12)
+@pytest.mark.few(8)
 def test_results(terms: list[Term], weight: float | None, rows: int) -> None:
     value = total(terms)
     lowered(program(value if weight is None else call("mul", number(weight), value), rows))

@@ -27,7 +27,7 @@ def operands(*shapes: tuple[int, ...]) -> list[np.ndarray]:
 @pairwise(
     ("depth", [63, 64, 513, 2047, 2048, 2049, 5003]), ("n, m", [(8, 8), (13, 48), (40, 64)]), ("target", [None, SMALL])
 )
-@pytest.mark.some(7)
+@pytest.mark.few(4)
 def test_products(depth: int, n: int, m: int, target: Target | None) -> None:
     a, b = operands((depth, n), (depth, m))
     function = polyml.einsum(PRODUCT, threads=1) if target is None else polyml.einsum(PRODUCT, threads=1, target=target)

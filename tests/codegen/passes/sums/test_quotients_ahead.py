@@ -105,7 +105,7 @@ def test_a_solver_of_many_rows_divides_once(target: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("steps", "rows", "columns"), [(2, 19, 23), (1, 1, 40), (0, 20, 9), (2, 33, 1), (2, 0, 5)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_solvers_of_any_shape(dtype: str, steps: int, rows: int, columns: int) -> None:
     rng = np.random.default_rng(1)
     numbers = np.float64 if dtype == "f64" else np.float32

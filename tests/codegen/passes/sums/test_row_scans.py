@@ -42,7 +42,7 @@ def in_order(x: np.ndarray, g: np.ndarray, step: str) -> np.ndarray:
         ("1e9 * y[n, k - 1] * 1e-9 + x[n, k]", "p + x", True),
     ],
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_rows(threads: int, shape: tuple[int, int], step: str, reference: str, scanned: bool) -> None:
     rng = np.random.default_rng(0)
     x, g = rng.standard_normal(shape, np.float32), rng.random(shape, np.float32)
@@ -91,6 +91,7 @@ def test_columns_are_read_again_and_do_not() -> None:
 
 
 @pytest.mark.parametrize("step", ["g[n, 0] * y[n, k - 1] + x[n, k]", "max(y[n, k - 1] - g[n, k], x[n, k])"])
+@pytest.mark.few(1)
 def test_long_rows_of_several_threads(step: str) -> None:
     """What a step multiplies or adds is there in each thread."""
     rng = np.random.default_rng(0)

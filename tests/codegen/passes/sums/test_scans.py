@@ -165,7 +165,7 @@ def scans(program: Function) -> list[Scan]:
 
 @pytest.mark.parametrize("vector_bytes", [16, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases())
-@pytest.mark.few(70)
+@pytest.mark.few(50)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     after, _ = lower_loops(program, options=LoopOptions(vector_bytes=vector_bytes))
     agree(program, after, sizes, name)
@@ -173,7 +173,7 @@ def test_same_results(name: str, program: Function, sizes: dict[str, int], vecto
 
 @pytest.mark.parametrize("vector_bytes", [32, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases()[::2])
-@pytest.mark.few(30)
+@pytest.mark.few(20)
 def test_compiled(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     # Arrays end at a guard page.
     expected = random_arrays(program, sizes)
@@ -284,7 +284,7 @@ def test_short_and_strange_loops() -> None:
     ("dtype", ["f32", "f64"]),
     ("dynamic", [False, True]),
 )
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_factors_without_end(step: str, dtype: str, target: str, dynamic: bool) -> None:
     """Products of several factors overflow, or are infinities that meet zeros, where the steps in order do not."""
     if not Target(target).runs_here:

@@ -66,7 +66,7 @@ def test_no_part_where_there_are_no_zeros() -> None:
         (6, 3, (7, 7, 1, 1)),  # points without any value
     ],
 )
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_results(side: int, size: int, numbers: tuple[int, int, int, int], dtype: str) -> None:
     rng = np.random.default_rng(side)
     x, w = rng.integers(-9, 9, (40, side, side)), rng.integers(-9, 9, (33, 40, size, size))

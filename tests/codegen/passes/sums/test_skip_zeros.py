@@ -68,7 +68,7 @@ def expected(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], *numbers: i
         (10, 2, (1, 0, 1, 1)),
     ],
 )
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_results(side: int, size: int, numbers: tuple[int, int, int, int], dtype: str) -> None:
     rng = np.random.default_rng(side)
     x, w = rng.integers(-9, 9, (40, side, side)), rng.integers(-9, 9, (33, 40, size, size))

@@ -67,7 +67,7 @@ def test_short_vectors_are_one_ahead_in_a_register(value: str, dtype: str) -> No
 @pytest.mark.parametrize(
     ("value", "dtype"), [(NINE, "f64"), (NINE, "f32"), (DISTANCE, "f64"), (DISTANCE, "f32"), (WHOLE, "i32")]
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_the_values_are_those_of_one_element_after_another(value: str, dtype: str, dynamic: bool) -> None:
     numpy_type = {"f64": "f8", "f32": "f4", "i32": "i4"}[dtype]
     program = pm.einsum(SWEEP.format(dtype=dtype, value=value), threads=1, dynamic=dynamic)

@@ -71,14 +71,14 @@ def check(made: Function) -> Function:
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("name", WINDOWS)
-@pytest.mark.some(11)
+@pytest.mark.few(7)
 def test_windows(name: str, n: int) -> None:
     check(program(call("mul", weighted(WINDOWS[name]), number(0.25)), n))
 
 
 @pytest.mark.parametrize("name", ["box", "edges"])
 @pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.some(8)
+@pytest.mark.few(5)
 def test_rows_above_and_below_that_the_loop_does_not_write(name: str, n: int) -> None:
     # In place: rows of the same array, and elements of the row itself that are not written yet.
     rows = [*WINDOWS[name]]

@@ -50,7 +50,7 @@ def written_out(made: Function) -> bool:
 @pytest.mark.parametrize("rows", [4, 8, 9, 11])
 @pytest.mark.parametrize("columns", [8, 16, 19, 24])
 @pytest.mark.parametrize(("taps", "sign", "step"), [((3, 3), 1, 1), ((3, 3), -1, 1), ((5, 2), 1, 2), ((2, 1), 1, 1)])
-@pytest.mark.some(8)
+@pytest.mark.few(5)
 def test_sums_are_the_same(rows: int, columns: int, taps: tuple[int, int], sign: int, step: int) -> None:
     """To the last bit: each sum keeps its order."""
     made = window(rows, columns, taps, sign=sign, step=step)
@@ -86,7 +86,7 @@ def test_what_is_written_out_in_one_direction() -> None:
     ("rows", [4, 9, 11]),
     ("columns", [8, 19]),
 )
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_sums_in_another_order(rows: int, columns: int, taps: tuple[int, int], sign: int, step: int) -> None:
     made = window(rows, columns, taps, sign=sign, step=step)
     rng = np.random.default_rng(rows * columns)
@@ -98,7 +98,7 @@ def test_sums_in_another_order(rows: int, columns: int, taps: tuple[int, int], s
 
 
 @pytest.mark.parametrize(("taps", "stride"), [(3, 1), (3, 2), (5, 1), (7, 1), (7, 2)])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_tiles_load_each_vector_once_and_spill_nothing(taps: int, stride: int) -> None:
     edge = (taps // 2, taps // 2)
     text = f"""

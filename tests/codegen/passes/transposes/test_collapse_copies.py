@@ -42,7 +42,7 @@ def lowered(program: Function, vector_bytes: int = 64) -> Function:
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize(("extents", "filters"), [((5, 3, 3), 32), ((7, 2), 19), ((2, 3, 1, 3), 16), ((40, 3), 7)])
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_results_stay(extents: tuple[int, ...], filters: int, vector_bytes: int, dtype: DType) -> None:
     program = packed(extents, filters, 32, dtype)
     kind = np.float64 if dtype == f64 else np.float32

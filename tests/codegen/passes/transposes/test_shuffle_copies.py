@@ -30,7 +30,7 @@ def batch(count: int, rows: int, columns: int, block: int, dtype: DType, *, back
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("dtype", [u8, f32, f64])
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 7), (2, 9), (1, 6)])
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 def test_any_block(rows: int, columns: int, dtype: DType, vector_bytes: int, back: bool) -> None:
     least = max(2, -(-vector_bytes // dtype.itemsize // (rows * columns)))
     for count, block in ((least, least), (2 * least + 1, least + 1), (7 * least + 3, 2 * least + 1)):

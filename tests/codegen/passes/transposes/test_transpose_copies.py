@@ -38,7 +38,7 @@ def is_transposed(program: Function) -> bool:
 @pytest.mark.parametrize("dtype", [f32, f64])
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize(("n", "m", "first"), [(16, 16, 0), (33, 47, 0), (7, 20, 3), (40, 18, 1)])
-@pytest.mark.some(20)
+@pytest.mark.few(13)
 def test_blocks_and_edges(n: int, m: int, first: int, vector_bytes: int, dtype: DType, back: bool) -> None:
     program = transposed(n, m, first, m, dtype, back=back)
     after = lowered(program, vector_bytes)

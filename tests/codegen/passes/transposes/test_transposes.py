@@ -144,7 +144,7 @@ def transposing(program: Function) -> list[For]:
 
 @pytest.mark.parametrize("vector_bytes", [16, 32])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases((19, 83), (21, 75)))
-@pytest.mark.few(28)
+@pytest.mark.few(20)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     after = transpose_rows(vectorize(program, vector_bytes=vector_bytes)[0], l1_bytes=2048)
     agree(program, after, sizes, name)
@@ -159,7 +159,7 @@ COMPILED = [
 
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_compiled(make: object, wide: bool) -> None:
     # Arrays end at a guard page.
     chosen = [case for case in COMPILED if case[0].startswith(f"{getattr(make, '__name__', '')}-")]
@@ -235,6 +235,7 @@ def streaming(program: Function) -> list[Assign]:
 
 
 @pytest.mark.parametrize("make", [forwards, backwards])
+@pytest.mark.few(1)
 def test_streamed_rows(make: object) -> None:
     assert callable(make)
     for n, m, streams in ((16, 96, True), (19, 160, True), (16, 99, False)):

@@ -28,7 +28,7 @@ def inverse(a: {0}["N 3 3"]):
 
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 @pytest.mark.parametrize("count", [1, 7, 8, 37])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_inverses(kind: str, count: int) -> None:
     a = np.random.default_rng(count).standard_normal((count, 3, 3)) + 3 * np.eye(3)
     x = a.astype(kind.replace("f", "float"))

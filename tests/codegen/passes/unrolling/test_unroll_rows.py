@@ -24,7 +24,7 @@ TYPES = {"u8": np.uint8, "i16": np.int16, "f16": np.float16, "f32": np.float32, 
 
 
 @pairwise(("text", [PLANES, PIXELS]), ("name", TYPES), ("target", ["", "x86-64-v3"]))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_pixels(text: str, name: str, target: str) -> None:
     target_ = pm.Target(target) if target else None
     if target_ is not None and not target_.runs_here:
@@ -102,6 +102,7 @@ def sums(x: {t}["N C"], w: f32["C"]):
 
 
 @pytest.mark.parametrize("name", ["u8", "f32", "f64"])
+@pytest.mark.few(2)
 def test_sums_of_short_rows(name: str) -> None:
     rng = np.random.default_rng(2)
     for channels in (2, 5, 6, 7, 8, 9) if name == "u8" else (2, 7, 8):

@@ -28,6 +28,7 @@ def scattering(text: str, *args: np.ndarray) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 61, 64, 1003])
+@pytest.mark.few(5)
 def test_each_element_is_added_once_and_in_order(size: int) -> None:
     rng = np.random.default_rng(size)
     x, w = rng.integers(0, 7, size), (rng.standard_normal(size) * 10.0 ** rng.integers(-6, 6, size)).astype(np.float32)

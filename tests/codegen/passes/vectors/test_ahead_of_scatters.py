@@ -32,7 +32,7 @@ def weighted(x: np.ndarray, w: np.ndarray, bins: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [0, 1, 31, 33, 255, 256, 257, 1500])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.some(3)
+@pytest.mark.few(5)
 def test_any_size(size: int, dtype: str) -> None:
     rng = np.random.default_rng(size)
     x, w = (rng.random(size).astype("f" if dtype == "f32" else "d") for _ in range(2))

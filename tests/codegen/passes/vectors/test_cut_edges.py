@@ -70,7 +70,7 @@ CASES = [
 
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("wide", [1, 7, 8, 15, 30, 31, 33, 64])
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 def test_elements_are_the_same(options: dict[str, int], wide: int) -> None:
     made = copy(8, wide, **options)
     rng = np.random.default_rng(wide)
@@ -108,7 +108,7 @@ QUOTIENTS = (
 
 @pytest.mark.parametrize("target", ["host", "x86-64-v3"])
 @pytest.mark.parametrize("value", QUOTIENTS)
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_conditions_on_quotients(value: str, target: str) -> None:
     """Nothing is known of them from where a vector starts."""
     if not Target(target).runs_here:

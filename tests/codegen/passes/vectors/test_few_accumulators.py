@@ -34,7 +34,7 @@ def test_others_hide_the_latency_of_additions() -> None:
 
 @pytest.mark.parametrize(("kind", "type_"), [("f32", np.float32), ("f64", np.float64)])
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 15, 16, 17, 24, 100, 1003])
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_sums_of_any_length(kind: str, type_: type, length: int) -> None:
     source = f'def f(x: {kind}["N K"]):\n    s[n] = sum[k](exp(x[n, k]))\n    t[n] = sum[k](x[n, k] * exp(x[n, k]))\n    return s, t'
     x = np.random.default_rng(length).standard_normal((5, 2 * length)).astype(type_)

@@ -59,7 +59,7 @@ def test_halves_are_stored_past_the_caches() -> None:
 @pytest.mark.parametrize(("kind", "type_"), [("f32", np.float32), ("f64", np.float64)])
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (16,), (24,), (1003,), (3, 70), (1100, 1000)])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(8)
+@pytest.mark.few(6)
 def test_any_size(kind: str, type_: type[np.floating], shape: tuple[int, ...], dynamic: bool) -> None:
     x = np.random.default_rng(0).random(shape).astype(type_) + type_(0.1)
     target = pm.Target(window=256)

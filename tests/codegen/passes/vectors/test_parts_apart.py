@@ -84,7 +84,7 @@ def test_what_stays_as_it_is(refused: str) -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 3), (37, 4)])
 @pytest.mark.parametrize("kind", ["c64", "c128"])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_small_matrices_in_a_loop(size: tuple[int, int], kind: str) -> None:
     rng = np.random.default_rng(0)
     m = (rng.standard_normal((*size, 2, 2)) + 1j * rng.standard_normal((*size, 2, 2))).astype(
@@ -100,6 +100,7 @@ def test_small_matrices_in_a_loop(size: tuple[int, int], kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["c64", "c128"])
+@pytest.mark.few(1)
 def test_numbers_that_are_not_side_by_side_are_one_load_and_one_store_each(kind: str) -> None:
     source = f'def f(x: {kind}["N 5"]):\n    y: {kind}["N 6"] = 0\n    y[n, 2] = x[n, 1] * x[n, 3]\n    return y\n'
     type_ = {"c64": np.complex64, "c128": np.complex128}[kind]

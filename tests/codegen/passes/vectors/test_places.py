@@ -32,7 +32,7 @@ def test_not_of_longer_numbers_nor_of_short_rows() -> None:
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_first_winners(kind: str, op: str, dynamic: bool) -> None:
     """Rows of one block, and of several, whose number of steps 8 bits do not hold."""
     type_ = TYPES[kind]

@@ -42,7 +42,7 @@ def check(program: Function, sizes: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 13, 16, 19])
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_same_results(count: int, begins: bool) -> None:
     check(lags(count, 21, begins=begins), {})
     check(lags(Z, 21, begins=begins), {"Z": count})
@@ -114,7 +114,7 @@ ENDS = {"lags": "", "changed at the end": " * 3 + l"}
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_programs(name: str, dtype: str) -> None:
     """Small integers, so that sums are exact; and a series that is every other element of a row."""
     text = 'def f(y: {0}["N"]{1}):\n    r: {0}["{2}"]\n    r[l] = sum[n, n + l < N](y[n] * y[n + l]){3}\n    return r\n'

@@ -63,6 +63,7 @@ def test_rows_without_lanes_fill_a_tile(side: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(3)
 def test_same_results(name: str) -> None:
     before = CASES[name]
     wide = widen_tiles(before)
@@ -108,7 +109,7 @@ CONDITIONS = {"i <= j": np.less_equal, "i < j": np.less, "i >= j": np.greater_eq
 
 @pytest.mark.parametrize("shape", [(1, 33), (33, 40), (50, 97)])
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_half_a_matrix_of_products(shape: tuple[int, int], condition: str) -> None:
     """Sizes between those of tiles; infinities in rows that a lane does not belong to stay out of it."""
     text = f"""

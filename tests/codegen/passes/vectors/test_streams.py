@@ -61,7 +61,7 @@ def shifted(values: np.ndarray, elements: int) -> np.ndarray:
 
 @pytest.mark.parametrize("columns", [1024, 1000, 1023])
 @pytest.mark.parametrize("elements", [0, 1, 4, 15])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_any_alignment_gives_the_same(columns: int, elements: int) -> None:
     program, _ = lower_loops(scaled_rows(3, columns), options=LoopOptions(vector_bytes=64))
     assert [lead.array for lead in program.leads] == ["y"]
@@ -353,7 +353,7 @@ def f(T: int, A: f64["N M"], B: f64["N M"]):
 
 @pytest.mark.parametrize("sizes", [None, (2, 5, 100)])
 @pytest.mark.parametrize("leads", [(0, 0), (1, 1), (7, 3), (4, 5)])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_neighbours_start_at_a_line(sizes: tuple[int, ...] | None, leads: tuple[int, int]) -> None:
     """Vectors start at an aligned element wherever the arrays lie, in whole rows and in strips of tiles."""
     rng = np.random.default_rng(3)
@@ -461,7 +461,7 @@ def test_rows_that_may_be_computed_twice_have_no_masked_ends() -> None:
 @pytest.mark.parametrize("text", [STEPS, IN_PLACE])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("columns", [36, 72, 75, 80, 120])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_ends_of_rows_wherever_they_lie(text: str, dtype: str, columns: int) -> None:
     machine = pm.Target("x86-64-v3")
     if not machine.runs_here:
@@ -505,7 +505,7 @@ def sums(x: {dtype}["N K"]):
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("columns", [1024, 1040, 1001])
 @pytest.mark.parametrize("text", [NORM, SUMS])
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_sums_are_the_same_bits_wherever_a_row_lies(text: str, columns: int, dtype: str, target: str) -> None:
     machine = pm.Target(target)
     if not machine.runs_here:

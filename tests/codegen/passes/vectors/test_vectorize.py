@@ -43,7 +43,7 @@ def vector_loops(program: Function) -> list[For]:
 
 @pytest.mark.parametrize("vector_bytes", [16, 64])
 @pytest.mark.parametrize(("name", "program", "sizes"), cases())
-@pytest.mark.few(56)
+@pytest.mark.few(40)
 def test_same_results(name: str, program: Function, sizes: dict[str, int], vector_bytes: int) -> None:
     after, _ = vectorize(program, vector_bytes=vector_bytes)
     assert all(node.width > 1 for node in vector_loops(after))
@@ -217,7 +217,7 @@ FIRST_BLOCK = If(condition=call("eq", index("B"), index(0)), then=(BEGINS,))
 
 @pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
 @pytest.mark.parametrize("block", [0, 1, 2])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_sums_that_a_condition_leaves_alone_keep_what_they_have(first: Assign | If, block: int) -> None:
     finish = Assign(target=put("z", "a"), value=call("add", at("z", "a"), number(2.0)))
     before = any_tile(first, last=(If(condition=call("eq", index("B"), index(1)), then=(finish,)),))
@@ -230,7 +230,7 @@ def test_sums_that_a_condition_leaves_alone_keep_what_they_have(first: Assign | 
 
 @pytest.mark.parametrize("first", [BEGINS, FIRST_BLOCK], ids=["begins", "goes on"])
 @pytest.mark.parametrize("factor", [2, 3])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_vectors_of_columns_of_unknown_number_overlap_at_the_end(first: Assign | If, factor: int) -> None:
     before = any_tile(first, factor=factor)
     after, (note,) = vectorize(before, vector_bytes=64)

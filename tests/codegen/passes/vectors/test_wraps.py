@@ -24,7 +24,7 @@ def _reference(x: np.ndarray, steps: int, back: int, start: int) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("back", [1, 3, 9])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_values(dtype: str, back: int) -> None:
     text = RING.replace("T", dtype).replace("B", str(back)).replace("C", "5")
     program = polyml.einsum(text, threads=1, dynamic=False)
