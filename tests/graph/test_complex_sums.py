@@ -93,7 +93,7 @@ def test_factors_of_another_type_are_not_added_up_in_it() -> None:
         ("y[i, j] = u[i, k] * r[k, l] * u[j, l]", [(0, 0), (0, 0)]),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_values(body: str, shapes: list[tuple[int, int]]) -> None:
     text = f"def f(u: c128['N N'], r: c128['N N']):\n    {body}\n    return y\n"
     assert check(text, *(complexes(*shape) for shape in shapes))

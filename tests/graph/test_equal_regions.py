@@ -31,7 +31,7 @@ def x(n: int = 8) -> np.ndarray:
     return np.random.default_rng(0).random((n, n), np.float32)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_layers_are_one_region(dynamic: bool) -> None:
     count = 3 if dynamic else 5
     layers = [f"h{k + 1}[i,j] = h{k}[i,k]*w{k}[k,j]" for k in range(1, count + 1)]
@@ -44,6 +44,19 @@ def test_layers_are_one_region(dynamic: bool) -> None:
     for weight in arguments[1:]:
         expected = expected @ weight
     np.testing.assert_allclose(polyml.einsum(text, fusion=False, dynamic=dynamic)(*arguments), expected, rtol=1e-5)
+
+
+def test_results_of_any_size_are_those_of_one_region() -> None:
+    lines = [f"h{k + 1}[i,j] = h{k}[i,j]*w{k}[j,i]" for k in range(3)]
+    text = program(
+        lines, results="h1, h2, h3", parameters=", ".join(f'{n}: f32["N N"]' for n in ("h0", "w0", "w1", "w2"))
+    )
+    arguments = [x(), *(x() + k for k in range(3))]
+    assert launches(text, *arguments, dynamic=True) == [0, 0, 1]
+    expected = arguments[0]
+    for found, weight in zip(polyml.einsum(text, fusion=False, dynamic=True)(*arguments), arguments[1:], strict=True):
+        expected = expected * weight.T
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_names_of_indices_and_loops_do_not_count() -> None:

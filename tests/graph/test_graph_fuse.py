@@ -404,6 +404,7 @@ def test_windows_read_all_that_lies_between_the_first_and_the_last() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 8, 1 << 14])
+@pytest.mark.few(1)
 def test_the_pair_that_gains_most_is_found_without_a_look_at_all(
     cache_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ def body(right: str, **options: object) -> str:
         ("max(u[i] * a / b, 1)", "max(u[i] * (a / b), 1)"),
     ],
 )
-@pytest.mark.some(8)
+@pytest.mark.few(5)
 def test_factors_are_divided(right: str, made: str, dynamic: bool) -> None:
     assert body(right, dynamic=dynamic) == made
     assert body(right, dynamic=dynamic, precise=True) != made

@@ -93,7 +93,7 @@ def test_whole(source: str, values: tuple[Argument, ...]) -> None:
     ("dtype", ["f32", "f64", "u8", "i16"]),
     ("width", [64, 86, 131]),
 )
-@pytest.mark.some(5)
+@pytest.mark.few(4)
 def test_results(source: str, dtype: str, width: int) -> None:
     shapes = {
         PLANES: ((3, 30, width), (30, width)),

@@ -136,13 +136,13 @@ def checks(source: str, dtype: str, threads: int) -> None:
 
 
 @pairwise(("source", list(SHAPES)), ("dtype", ["f32", "f64", "i32"]), ("threads", [1, 2]))
-@pytest.mark.some(7)
+@pytest.mark.few(5)
 def test_results(source: str, dtype: str, threads: int) -> None:
     checks(source, dtype, threads)
 
 
 @pairwise(("source", [BLEND, PLANES, SHORTER]), ("dtype", ["u8", "i16"]), ("threads", [1, 2]))
-@pytest.mark.some(4)
+@pytest.mark.few(2)
 def test_results_of_narrow_numbers(source: str, dtype: str, threads: int) -> None:
     checks(source, dtype, threads)
 

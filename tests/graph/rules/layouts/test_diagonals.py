@@ -15,7 +15,7 @@ def numbers(*shape: int, dtype: str, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
 @pytest.mark.parametrize(("a", "b", "i"), [(17, 19, 23), (1, 64, 65), (40, 8, 33)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_products_of_diagonals(a: int, b: int, i: int, dtype: str) -> None:
     x, y = numbers(a, i, i, dtype=dtype), numbers(b, i, i, dtype=dtype, seed=1)
     text = f'def f(x: {dtype}["A I I"], y: {dtype}["B I I"]):\n    z[a, b] = x[a, i, i] * y[b, i, i]\n    return z\n'

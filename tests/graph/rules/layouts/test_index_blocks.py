@@ -58,7 +58,7 @@ def grouped(x: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
     ("t", "groups", "d", "e", "size"),
     [("f32", 2, 3, 5, 9), ("f32", 4, 8, 16, 20), ("f32", 1, 2, 3, 6), ("f32", 3, 1, 17, 18), ("f64", 4, 8, 16, 20), ("i32", 3, 1, 17, 18), ("c64", 2, 3, 5, 9)],
 )  # fmt: skip
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_groups(t: str, groups: int, d: int, e: int, size: int) -> None:
     x, w = numbers(t, 2, groups * d, size, size + 1), numbers(t, groups * e, d, 3, 3)
     expected = grouped(x, w, groups)
@@ -101,7 +101,7 @@ def test_blocks_that_are_not_whole_stay(k: int, e: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 @pytest.mark.parametrize("both", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_what_follows_has_blocks_of_its_own(size: int, both: bool) -> None:
     """A number for other blocks than those of the sum, or for two kinds of blocks."""
     x, w, u = numbers("f32", 4, 9, 9), numbers("f32", 16, 2, 3, 3), numbers("f32", 16)
@@ -117,7 +117,7 @@ def f(x: f32["C H W"], w: f32["K D 3 3"], u: f32["G"]):
 
 
 @pytest.mark.parametrize(("heads", "shared", "rows", "keys"), [(6, 3, 5, 19), (8, 2, 1, 40), (4, 4, 17, 16)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_heads_that_share_keys(heads: int, shared: int, rows: int, keys: int) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (
@@ -131,7 +131,7 @@ def test_heads_that_share_keys(heads: int, shared: int, rows: int, keys: int) ->
     np.testing.assert_allclose(f(q, k, v), expected, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data())
 def test_any_mixture_of_quotients(data: st.DataObject) -> None:
     """y[i, j] = sum[k](x[..] * w[..]) where places are indices, their quotients or their remainders."""

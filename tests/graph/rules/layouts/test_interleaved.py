@@ -51,7 +51,7 @@ def loops(source: str, *args: np.ndarray) -> str:
     ("extents", [(3, 5, 37), (1, 1, 1), (2, 3, 64), (0, 2, 3), (2, 4, 0)]),
     ("source", [PLACED, FETCHED]),
 )
-@pytest.mark.some(15)
+@pytest.mark.few(10)
 def test_places(t: str, s: int, extents: tuple[int, int, int], source: str) -> None:
     c, p, q = extents
     x = numbers(t, s, s, c, p, q)
@@ -71,7 +71,7 @@ def test_lanes_run_along_the_rows_of_the_result(s: int) -> None:
 
 
 @pairwise(("t", ["f32", "f64", "i16"]), ("s", [2, 3, 4]), ("k", [0, 1, 2, 3]))
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_repeated_elements_from_any_place(t: str, s: int, k: int) -> None:
     x = numbers(t, 4, 71)
     expected = x.repeat(s, 1)[:, k:]
@@ -83,7 +83,7 @@ def test_repeated_elements_from_any_place(t: str, s: int, k: int) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 2])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_what_is_computed_on_the_way(k: int, dynamic: bool) -> None:
     t, d = numbers("f32", 2, 6, 85), numbers("f32", 6)
     expected = (2 * t + d[:, None]).transpose(1, 2, 0).reshape(6, -1)[:, k:]

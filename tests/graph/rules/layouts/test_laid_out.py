@@ -136,7 +136,7 @@ def test_operands_without_contiguous_rows_stay() -> None:
     ],
 )
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_compiled_values(case: str, target: Target, dtype: str) -> None:
     left, right, out, sizes = CASES[case]
     parameters, line = text(left, right, out, dtype)
@@ -169,7 +169,7 @@ ORDERED = {"flat": FLAT, "dots": DOTS, "few rows": FEW_ROWS, "strided": STRIDED}
 
 
 @pytest.mark.parametrize("case", ORDERED)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_a_large_operand_is_read_in_order(case: str) -> None:
     left, right, out, sizes = ORDERED[case]
     assert (

@@ -59,6 +59,7 @@ def test_levinson(n: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 9])
+@pytest.mark.few(2)
 def test_short_rows_stay(n: int) -> None:
     r, b = np.full(n, 0.1), np.arange(1.0, n + 1)
     function = polyml.einsum(LEVINSON.format(dtype="f64"), threads=1)
@@ -93,7 +94,7 @@ def steps(T: int, x: f64["N"], y: f64["N"], z: f64["N"]):
         ("z[t] = sum[i, i < 20](x[N - 1 - i] * z[i])", False),  # a part of it
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_which_rows_are_copied(body: str, *, copied: bool) -> None:
     rng = np.random.default_rng(3)
     x, y, z = 0.1 * rng.standard_normal((3, 100))
@@ -133,7 +134,7 @@ def f(x: f64["T N"], y: f64["N"]):
 @pytest.mark.parametrize(
     ("dtype", "kind"), [("f16", "f2"), ("c64", "c8"), ("c128", "c16"), ("i32", "i4"), ("i64", "i8")]
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_other_types(dtype: str, kind: str) -> None:
     text = STEPS.format(body="z[i] = z[i] + x[N - 1 - i] * y[i]\n        z[t] = sum[i](x[N - 1 - i] * z[i])")
     x, y, z = np.random.default_rng(5).integers(-2, 3, (3, 100)).astype(kind)

@@ -31,7 +31,7 @@ def compiled(source: str, kind: str, d: int, target: str = "") -> pm.Einsum:
 
 
 @pairwise(("kind", list(TYPES)), ("d", [2, 3, 4, 5, 6, 7, 8, 9, 16, 20]), ("target", ["", "x86-64-v3"]))
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_repeated(kind: str, d: int, target: str) -> None:
     f = compiled(REPEATED, kind, d, target)
     for n in (0, 1, 33, 130):
@@ -41,7 +41,7 @@ def test_repeated(kind: str, d: int, target: str) -> None:
 
 
 @pairwise(("kind", ["u8", "f32", "f64", "c64"]), ("d", [2, 3, 5, 7, 20]), ("target", ["", "x86-64-v3"]))
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_numbers_in_turn(kind: str, d: int, target: str) -> None:
     f = compiled(SCALED, kind, d, target)
     rng = np.random.default_rng(d)
@@ -59,7 +59,7 @@ def test_tiled(n: int) -> None:
 
 @pytest.mark.parametrize("d", [2, 3, 5])
 @pytest.mark.parametrize("kind", ["u8", "f32"])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_depth_to_space(kind: str, d: int) -> None:
     for h, w in ((1, 1), (3, 7), (4, 40)):
         x = np.random.default_rng(h).integers(0, 200, (2 * d * d, h, w)).astype(TYPES[kind])

@@ -73,7 +73,7 @@ def test_precise_programs_keep_their_order() -> None:
     ("target", [Target("host"), SMALL]),
     ("dynamic", [False, True]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_compiled_values(reader: str, target: Target, sizes: tuple[int, ...], dynamic: bool) -> None:
     a, b, c, d = sizes
     rng = np.random.default_rng(1)

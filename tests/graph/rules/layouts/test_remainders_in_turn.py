@@ -29,7 +29,7 @@ def arguments(kind: str, rows: int, columns: int, count: int) -> list[np.ndarray
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "i32", "c64"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.some(5)
+@pytest.mark.few(4)
 def test_results(form: str, kind: str) -> None:
     value, count = FORMS[form]
     for rows, blocks in ((1, 1), (3, 5), (2, 33)):

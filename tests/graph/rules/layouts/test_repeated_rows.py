@@ -44,7 +44,7 @@ def is_repeated(text: str, given: list[Any]) -> bool:
 
 @pytest.mark.parametrize("dtype", ["f32", "i8", "c64"])
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_numbers_per_channel(name: str, dtype: str) -> None:
     if dtype == "c64" and name == "compared":
         return

@@ -56,7 +56,7 @@ def test_sums_that_others_read_have_rows_apart() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("text", [PRODUCT, THEN])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(8, 80, 1024), (5, 83, 2048), (7, 129, 1024), (6, 80, 1056)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(rows: int, depth: int, columns: int, text: str, threads: int) -> None:
     x, w = whole(rows, depth), whole(depth, columns)
     function = polyml.einsum(text.format("f32"), target=HOST, threads=threads, verify=True)

@@ -53,7 +53,7 @@ CASES = [
 
 @pytest.mark.parametrize(("dims", "dtype", "sizes"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     x, y, b = arguments(*dims[:2], sizes, dtype)
     function = polyml.einsum(program(*dims, dtype), target=SMALL, threads=threads)
@@ -75,7 +75,7 @@ def test_values_around_the_blocks(dims: tuple[str, str, str], dtype: str, sizes:
         (FOUR, "f32", {"A": 15, "B": 9, "C": 25, "D": 96, "E": 33}),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_strips_of_the_operand(dims: tuple[str, str, str], dtype: str, sizes: dict[str, int], threads: int) -> None:
     """Where L2 holds what waits to be laid out."""
     x, y, b = arguments(*dims[:2], sizes, dtype)
@@ -96,7 +96,7 @@ def test_strips_of_the_operand(dims: tuple[str, str, str], dtype: str, sizes: di
         ("x86-64-v4", "f32", 9, 96, "x read where it lies, in strips of 48; blocks of d by 48, b by 1, a by 1"),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_strips_of_a_line_lie_beside_each_other(cpu: str, dtype: str, b: int, d: int, how: str) -> None:
     """Memory delivers pairs of lines. Rows 32 KiB apart, which meet in a few sets of L2, come from the next cache once, packed, not for each tile."""
     x, y, bias = arguments(*FOUR[:2], {"A": 48, "B": b, "C": 24, "D": d, "E": 48}, dtype)
@@ -133,7 +133,7 @@ def test_what_follows_is_applied_where_the_result_is_laid_out() -> None:
         (THREE, {"A": 64, "B": 5, "C": 17, "D": 400}),  # rows of the operand leave lanes idle
     ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_others_keep_their_order(dims: tuple[str, str, str], sizes: dict[str, int]) -> None:
     x, y, b = arguments(*dims[:2], sizes, "f32")
     function = polyml.einsum(program(*dims, "f32"), target=SMALL, threads=1)

@@ -30,7 +30,7 @@ def ends(dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
-@pytest.mark.some(8)
+@pytest.mark.few(5)
 def test_by_value(dtype: str, value: str) -> None:
     lines = [f"y{k}[i] = x[i] {op} {value}" for k, op in enumerate(OPS)]
     lines += [f"z{k}[i] = {value} {op} x[i]" for k, op in enumerate(OPS)]

@@ -76,7 +76,7 @@ def test_sums_that_are_added_to_what_is_there_stay() -> None:
 
 @pytest.mark.parametrize(("a", "b"), [("i8", "i8"), ("u8", "i8"), ("u8", "u8"), ("bool", "i8")])
 @pytest.mark.parametrize(("channels", "size", "filters"), [(3, 40, 32), (1, 33, 64), (3, 7, 300), (1, 1, 80)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_windows_of_bytes(a: str, b: str, channels: int, size: int, filters: int) -> None:
     x, w = values(a, (channels, size, size)), values(b, (filters, channels, 3, 3), 1)
     function = polyml.einsum(WINDOWS.format(a=a, b=b), verify=True)

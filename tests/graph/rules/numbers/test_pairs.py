@@ -61,7 +61,7 @@ def shown(lowered: polyml.Lowered, view: str) -> str:
     [*((name, 77, OFTEN) for name in PRODUCTS), ("matrices", 64, OFTEN)]
     + [(name, depth, SELDOM) for name in ("matrices", "rows", "pairs of rows") for depth in (64, 77)],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_pairs_compute_the_sum(name: str, depth: int, target: polyml.Target) -> None:
     sizes = {"N": 35, "M": 49, "B": 2, "K": depth, "L": 3}
     given = arguments(name, sizes)
@@ -79,6 +79,7 @@ def test_pairs_compute_the_sum(name: str, depth: int, target: polyml.Target) -> 
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("matrices", {"N": 5, "K": 17, "M": 18}), ("rows", {"N": 4, "K": 67})])
+@pytest.mark.few(1)
 def test_verify_knows_the_bounds(name: str, sizes: dict[str, int]) -> None:
     given = arguments(name, sizes)
     assert verify(program(name, target=OFTEN), *given)

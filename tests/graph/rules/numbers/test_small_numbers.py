@@ -64,7 +64,7 @@ SIZES = {"A": 35, "B": 49, "C": 2, "K": 77, "L": 3}
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("types", TYPES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_sums(name: str, types: tuple[str, str]) -> None:
     given = arguments(name, types, SIZES)
     np.testing.assert_array_equal(program(name, types, verify=name == "matrices")(*given), wide(name, *given))
@@ -72,7 +72,7 @@ def test_sums(name: str, types: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("depth", [15, 16, 17, 18, 19, 64, 130])
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "host"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_depths_and_machines(depth: int, target: str) -> None:
     if not Target(target).runs_here:
         pytest.skip("another machine")
@@ -150,7 +150,7 @@ def layer(x: {left}["K A B"], y: {right}["C K 3 3"]):
 
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("step", "first"), [(1, 1), (2, 0), (3, 2)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_windows_with_padding(types: tuple[str, str], step: int, first: int) -> None:
     x = arguments("matrices", types, {"A": 18, "B": 1, "K": 11 * 13})[0].reshape(18, 11, 13)
     y = arguments("matrices", types, {"A": 1, "B": 20, "K": 18 * 9})[1].T.reshape(20, 18, 3, 3)

@@ -121,7 +121,7 @@ def test_first_iterations() -> None:
         (AFFINE_GAPS, "            E[i, j] =", "            F[i, j-1] = F[i, j-1] + 1\n            E[i, j] ="),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_not_decoupled(source: str, old: str, new: str) -> None:
     """What is none, or would see other elements."""
     assert old in source
@@ -135,6 +135,7 @@ def test_not_decoupled(source: str, old: str, new: str) -> None:
         ("            F[i", "            H[i-1, j] = H[i-1, j] + 1\n            F[i"),
     ],
 )
+@pytest.mark.few(1)
 def test_elements_made_twice(old: str, new: str) -> None:
     assert check(AFFINE_GAPS.replace(old, new), arguments())
 
@@ -166,7 +167,7 @@ def of_any_size(source: str) -> polyml.Einsum:
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("size", [(1, 1), (3, 31), (2, 32), (5, 77), (9, 130)])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_results(source: str, size: tuple[int, int], dynamic: bool) -> None:
     values = arguments(*size)
     found = (of_any_size(source) if dynamic else polyml.einsum(source, dynamic=False))(*values)

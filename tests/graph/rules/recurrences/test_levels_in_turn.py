@@ -105,7 +105,7 @@ def check(source: str, values: list[Array], steps: int) -> bool:
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 8, 9])
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_turned(source: str, steps: int) -> None:
     assert check(source, arguments(), steps)
 
@@ -128,7 +128,7 @@ def test_turned(source: str, steps: int) -> None:
         (ONE_LEVEL, "v[i, 0, j] =", "v[i, T, j] ="),
     ],
 )
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 def test_not_turned(source: str, old: str, new: str) -> None:
     assert old in source
     assert not check(source.replace(old, new), arguments(), 9)
@@ -153,7 +153,7 @@ def test_results(source: str, steps: int, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("name", "numbers"), in_turn(PROGRAMS, ((0, 30), (9, 1))))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_any_size(name: str, numbers: tuple[int, int]) -> None:
     """Kernels whose first call has no steps, and some."""
     check_steps(PROGRAMS[name], arguments(40, 50), *numbers, dynamic=True)

@@ -189,7 +189,8 @@ def test_two_values_back() -> None:
     assert "//2" in graph_text(check(HISTORY, arguments(6, 6, 2)))
 
 
-def test_compiled() -> None:
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_compiled(every: int) -> None:
     """With time tiles, too, and an odd step that is left."""
     cases = ((9, (300, 260)), (6, (130, 150)), (1, (40, 33)), (0, (5, 6)))
     for number, text in enumerate(
@@ -201,7 +202,7 @@ def test_compiled() -> None:
             NESTED,
             COPIED_BACK,
             COPIED_FIRST,
-        )
+        )[::every]
     ):
         program = polyml.einsum(text, threads=2)
         steps, shape = cases[number % len(cases)]

@@ -354,7 +354,7 @@ CASES = {
     ("options", [{"threads": 1}, {"threads": 2}, {"threads": 1, "dynamic": True}, {"threads": 1, "precise": True}]),
     ("strided", [False, True]),
 )  # fmt: skip
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 def test_compiled(name: str, dtype: str, sizes: dict[str, int], options: dict[str, Any], strided: bool) -> None:
     text, reference, shapes = CASES[name]
     if not sizes["N"] and name in ("covariance", "widest"):

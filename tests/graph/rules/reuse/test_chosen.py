@@ -49,6 +49,7 @@ LOOP = [
 
 @pytest.mark.parametrize("options", [{}, {"precise": True}, {"dynamic": True}])
 @pytest.mark.parametrize("lines", [DIFFERENCES, BORDERS, SCALED, LOOP], ids=["terms", "borders", "factor", "loop"])
+@pytest.mark.few(6)
 def test_one_equation(lines: list[str], options: dict[str, bool]) -> None:
     compute = polyml.einsum(program(*lines), **options)
     assert not updates(compute.lower(X).stages.graph)

@@ -48,6 +48,7 @@ def test_sums_start_where_they_are_read() -> None:
 
 @pytest.mark.parametrize("source", [MIRRORED, SUMS])
 @pytest.mark.parametrize("m", [1, 8, 37])
+@pytest.mark.few(4)
 def test_results(source: str, m: int) -> None:
     x = np.random.default_rng(0).random((5, m))
     whole = 2 * np.outer(x[0], x[0]) if source is MIRRORED else x.T @ x / 5

@@ -63,7 +63,7 @@ def test_others_stay(body: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn([*FADING, *(f"t {name}" for name in TIMES)], (False, True)))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     made = program(FADING.get(name) or TIMES[name.removeprefix("t ")], dynamic=dynamic, verify=not dynamic)
@@ -72,7 +72,7 @@ def test_the_same_numbers(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["powers", "of a number", "from the end", "down columns"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_floats_and_strides(name: str) -> None:
     x, t, c, a = arguments((24, 40), "f4")
     single, double = program(FADING[name], "f32"), program(FADING[name], precise=True)
@@ -87,7 +87,7 @@ def test_precise_sums_stay() -> None:
 
 
 @pytest.mark.parametrize("name", TIMES)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_numbers_that_do_not_fade_are_summed_up(name: str) -> None:
     """Times that go back, infinite ones, and none: what is beyond a recurrence is what the sum says."""
     fading, written = program(TIMES[name], dynamic=False), program(TIMES[name], precise=True, dynamic=False)

@@ -41,7 +41,7 @@ def arguments() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *LOOPS])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_the_same_numbers(name: str) -> None:
     """As in the written order, of numbers whose sums are exact."""
     body, given = (PROGRAMS | LOOPS)[name], arguments()

@@ -82,7 +82,7 @@ def whole_sums(source: str, *shape: int, **options: object) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.some(14)
+@pytest.mark.few(9)
 def test_what_a_mask_takes_out_is_not_computed(form: str, mask: str) -> None:
     assert not whole_sums(FORMS[form].format(mask=mask, results="y"), 70, 70, 8)
 
@@ -119,7 +119,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("form", "mask", "shape"), list(cases()))
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(form: str, mask: str, shape: tuple[int, int, int]) -> None:
     arguments = operands(*shape)
     got = polyml.einsum(FORMS[form].format(mask=mask, results="y"), verify=shape[0] == 65)(*arguments)
@@ -134,7 +134,7 @@ def compiled(form: str) -> polyml.api.Einsum:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("array", "at", "value"), [(0, 3, np.nan), (1, 40, np.nan), (1, 40, np.inf), (0, 0, -np.inf)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_of_nan_and_infinities(form: str, array: int, at: int, value: float) -> None:
     arguments = operands(70, 70, 8)
     arguments[array][0, at, 0] = value
@@ -157,7 +157,7 @@ def halves(form: str, mask: str) -> tuple[str, list[np.ndarray]]:
 
 @pytest.mark.parametrize("form", HALVES)
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_half_precision_keeps_zeros_and_infinities(form: str, mask: str) -> None:
     text, arguments = halves(form, mask)
     program = polyml.einsum(text)

@@ -54,7 +54,7 @@ def graph(source: str, n: int) -> str:
 
 
 @pytest.mark.parametrize("mask", KEPT)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_any_number_of_positions(mask: str) -> None:
     q, k, v = operands()
     step = polyml.einsum(WHERE.format(mask=mask), verify=True)

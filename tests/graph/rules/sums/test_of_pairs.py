@@ -64,7 +64,7 @@ NOT_OF_PAIRS = [pytest.param(name, dynamic, marks=pytest.mark.slow) for name in 
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [*in_turn([*SUMS, *EXTREMA], (False, True)), *NOT_OF_PAIRS])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     body = (SUMS | EXTREMA | OTHERS)[name]
     made = program(body, dynamic=dynamic, verify=not dynamic)
@@ -89,7 +89,7 @@ def test_sums_as_written() -> None:
 
 
 @pytest.mark.parametrize("body", EXTREMA.values(), ids=EXTREMA)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_no_numbers_and_infinities(body: str) -> None:
     running, one_by_one = program(body, dynamic=False), program(body, dynamic=False, scheduler="written")
     x, z, w = arguments(10, 30)

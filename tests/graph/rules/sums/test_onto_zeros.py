@@ -41,7 +41,7 @@ def added(x: np.ndarray, w: np.ndarray, size: int, stride: int, step: int, ahead
     ("stride, step", [(1, 1), (1, -1), (2, 1), (2, -1), (1, -2), (3, -2)]),
     ("ahead", [0, 1, -2]),
 )
-@pytest.mark.some(9)
+@pytest.mark.few(6)
 def test_moved_windows(terms: int, size: int, stride: int, step: int, ahead: int) -> None:
     x, w = arguments(terms)
     place = f"{stride}*n + {ahead} " + (f"+ {step}*r" if step > 0 else f"- {-step}*r")

@@ -94,7 +94,7 @@ def test_each_pair_of_many_sums_is_looked_at_once(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("n", [1, 16, 61])
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_results(n: int, side: str) -> None:
     """A symmetric matrix on either side; what its other half holds is not read as a number."""
     product = "a[i, k] * b[k, j]", "a[k, i] * b[k, j]"
@@ -124,6 +124,7 @@ def f(a: f64["N N"], b: f64["{"N M" if side == "left" else "M N"}"]):
         "(u[i, j] + v[i, j]) * v[i, j]",
     ],
 )
+@pytest.mark.few(2)
 def test_sums_of_which_one_is_used_by_itself_as_well_stay(value: str) -> None:
     text = f"""
 def f(a: f64["N N"], b: f64["N M"]):

@@ -98,7 +98,7 @@ def test_compiled_values_of_halves(dynamic: bool) -> None:
     np.testing.assert_array_equal(function(X, CODES), X @ weights.T)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_compiled_values(dynamic: bool) -> None:
     function = polyml.einsum(f"def f({PARAMETERS}):\n    {TWO}\n    return y\n", dynamic=dynamic)
     weights = np.stack([CODES % 16, CODES // 16], -1).reshape(3, 18)

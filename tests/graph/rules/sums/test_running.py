@@ -89,7 +89,7 @@ def test_short_dimensions_stay() -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn(RUNNING, (False, True)))
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     made = program(RUNNING[name], dynamic=dynamic, threads=1 + dynamic, verify=not dynamic)

@@ -89,6 +89,7 @@ def test_small_ones_and_short_sums_stay_whole() -> None:
 
 @pytest.mark.parametrize("lines", [*SYMMETRIC, OF_ROWS])
 @pytest.mark.parametrize("rows", [48, 65, 130])
+@pytest.mark.few(18)
 def test_with_few_registers_tiles_along_the_diagonal_are_whole(lines: tuple[str, ...], rows: int) -> None:
     found = halves(lines, rows=rows, terms=100, vector_bytes=32, vector_registers=16)
     assert found
@@ -126,7 +127,7 @@ def test_the_other_half_is_a_copy() -> None:
     ("terms, rows, threads", [(64, 96, 1), (150, 131, 2), (333, 217, 7), (700, 50, 1), (129, 64, 2)]),
     ("dtype", ["f32", "f64"]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_compiled(lines: tuple[str, ...], terms: int, rows: int, dtype: str, threads: int) -> None:
     returned = "return y, z" if any(line.startswith("z[") for line in lines) else "return y"
     body = "\n    ".join((*lines, returned))

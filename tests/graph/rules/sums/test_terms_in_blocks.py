@@ -18,7 +18,7 @@ def numbers(t: str, *shape: int) -> Array:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("t", "n", "b"), [("f32", 100, 4), ("f64", 1003, 100), ("i32", 33, 7), ("c64", 5, 8)])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_quotients_and_remainders(t: str, n: int, b: int, threads: int) -> None:
     x, start = numbers(t, n), numbers(t, -(-n // b))
     source = f"""

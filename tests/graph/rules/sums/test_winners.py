@@ -49,7 +49,7 @@ NOT_GROWING = [pytest.param(name, dynamic, marks=pytest.mark.slow) for name in O
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [*in_turn(GROWING, (False, True)), *NOT_GROWING])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_the_same_places(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     rng = np.random.default_rng(0)

@@ -88,7 +88,7 @@ def test_the_written_order_keeps_all() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_results(form: str, mask: str) -> None:
     n = [*product(FORMS, MASKS)].index((form, mask))
     s, t, d = SHAPES[n % len(SHAPES)]

@@ -79,7 +79,7 @@ def test_others_stay(rows: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "dynamic"), in_turn(COMPOSED, (False, True)))
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_the_same_numbers(name: str, dynamic: bool) -> None:
     """Of any size at all shapes, of known ones at two."""
     rows = COMPOSED[name]
@@ -91,7 +91,7 @@ def test_the_same_numbers(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows", "largest, with edges", "a small box"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_against_the_interpreter(name: str) -> None:
     for shape in ((9, 33), (6, 20)):
         assert verify(program(COMPOSED[name], dynamic=False), numbers(shape))
@@ -99,7 +99,7 @@ def test_against_the_interpreter(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "i32", "u32"])
 @pytest.mark.parametrize("name", ["rows", "largest", "with edges", "a box"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_types_and_strides(name: str, dtype: str) -> None:
     rows = COMPOSED[name]
     wide = 40 * np.random.default_rng(1).standard_normal((28, 70))
@@ -121,6 +121,7 @@ def test_bytes_and_truths() -> None:
 
 
 @pytest.mark.parametrize("name", ["rows", "largest", "with edges", "a small box"])
+@pytest.mark.few(3)
 def test_no_numbers_and_infinities_reach_their_windows_alone(name: str) -> None:
     x = numbers((27, 60))
     x[2, 15], x[4, 7], x[4, 30], x[20, 11] = np.nan, np.inf, -np.inf, np.inf
@@ -150,6 +151,7 @@ def test_one_window_and_none() -> None:
 
 
 @pytest.mark.parametrize("weight", [0, 2])
+@pytest.mark.few(1)
 def test_weights_of_places_without_terms_are_left_out(weight: int) -> None:
     """Columns without any s are 0, whatever the weights of the rows are, and rows beside x meet no weight."""
     made = polyml.einsum("""

@@ -70,6 +70,7 @@ def test_lanes_run_along_filters(kernel: int, stride: int, padding: int, size: i
 
 
 @pytest.mark.parametrize("size", [14, 33])
+@pytest.mark.few(1)
 def test_single_elements_with_gaps_are_put_side_by_side(size: int) -> None:
     x, w = numbers(120, size, size), numbers(50, 120, seed=1)
     program = 'def layer(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, 2*p, 2*q] * w[o, c]\n    return y\n'
@@ -94,7 +95,7 @@ def test_single_elements_with_gaps_are_put_side_by_side(size: int) -> None:
     ],
     ids=("row", "batch", "groups", "two-filters", "channels-last", "volume", "gradient"),
 )  # fmt: skip
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_other_windows(program: str, shapes: tuple[tuple[int, ...], ...], threads: int) -> None:
     names = [" ".join(f"{n}{k}" for k in range(len(shape))) for n, shape in zip("AB", shapes, strict=True)]
     x, w = numbers(*shapes[0]), numbers(*shapes[1], seed=1)
@@ -159,7 +160,7 @@ def test_what_stays() -> None:
         (8, 3, 2, 1, 128, True),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_short_sums_of_long_rows_stay(
     channels: int, kernel: int, stride: int, padding: int, size: int, along: bool
 ) -> None:
@@ -188,7 +189,7 @@ def same_size(x: f32["C N"], w: f32["O C 3"]):
 
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("size", "stride"), [(7, 1), (14, 2), (15, 2), (28, 3), (70, 2)])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_depthwise_reads_nothing_outside(size: int, stride: int, behind: bool) -> None:
     """Padded rows are copied with their edges, short ones some channels at a time, and those with gaps in phases; or they are read under masks."""
     program = (
@@ -223,6 +224,7 @@ def test_constant_weights_of_few_points_get_the_lanes() -> None:
 
 
 @pytest.mark.parametrize(("images", "size", "lanes", "turned"), [(8, 7, 8, True), (8, 7, 16, True), (8, 16, 8, False)])
+@pytest.mark.few(2)
 def test_rows_of_several_images_are_no_longer_than_one(images: int, size: int, lanes: int, turned: bool) -> None:
     """The channels lie between images: 8 x 49 points are 8 rows of 49, not 49 vectors of 8."""
     program = (
@@ -241,7 +243,7 @@ def test_rows_of_several_images_are_no_longer_than_one(images: int, size: int, l
     ("name", "size", "stride", "copied"),
     [("x86-64-v3", 32, 1, True), ("x86-64-v3", 45, 1, True), ("x86-64-v4", 96, 1, False)],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_edges_that_need_masks_are_copied(name: str, size: int, stride: int, copied: bool) -> None:
     """Where masks are vectors, sums at both ends of a row cost more than an image with zeros around it, which many filters read."""
     x, w = numbers(3, size, size), numbers(24, 3, 3, 3, seed=1)
@@ -258,6 +260,7 @@ def test_edges_that_need_masks_are_copied(name: str, size: int, stride: int, cop
     ("name", "size", "padding", "phases"),
     [("x86-64-v3", 64, 1, True), ("x86-64-v3", 81, 0, True), ("x86-64-v3", 24, 1, False), ("x86-64-v4", 64, 1, False)],
 )
+@pytest.mark.few(3)
 def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding: int, phases: bool) -> None:
     """27 terms of an image's three channels: neighbours of a result lie side by side in the copy, and its two phases are written out."""
     x, w = numbers(3, size, size), numbers(24, 3, 3, 3, seed=1)
@@ -277,7 +280,7 @@ def test_short_sums_of_rows_with_gaps_read_phases(name: str, size: int, padding:
     ("channels", "size", "padding", "rows"),
     [(1, 160, 1, 5), (3, 160, 1, 5), (1, 99, 0, 7), (1, 98, 1, 7), (1, 94, 1, 0), (1, 40, 1, 0)],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_phases_that_leave_l2_are_copied_block_by_block(channels: int, size: int, padding: int, rows: int) -> None:
     """Some rows at a time with all channels, in the loop of what reads them. 47 rows are no whole blocks, and L2 holds the copy of a small image."""
     x, w = numbers(channels, size, size), numbers(24, channels, 3, 3, seed=1)
@@ -332,7 +335,7 @@ def test_register_tiles_stay_in_registers(name: str) -> None:
 
 @pytest.mark.parametrize("size", [7, 13, 29])
 @pytest.mark.parametrize(("channels", "filters", "kernel", "stride"), [(33, 50, 1, 1), (17, 50, 1, 3), (1, 41, 5, 1)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_indices_of_a_single_value_cost_nothing(
     size: int, channels: int, filters: int, kernel: int, stride: int
 ) -> None:
@@ -353,7 +356,7 @@ def test_indices_of_a_single_value_cost_nothing(
     ("channels", "filters", "kernel", "stride", "copied"),
     [(9, 3, 5, 1, True), (9, 3, 5, 2, True), (9, 3, 3, 1, False), (9, 1, 3, 1, True), (9, 1, 3, 2, False)],
 )
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_ragged_windows_of_few_filters_get_padding(
     channels: int, filters: int, kernel: int, stride: int, copied: bool
 ) -> None:
@@ -369,7 +372,7 @@ def test_ragged_windows_of_few_filters_get_padding(
 
 
 @pytest.mark.parametrize(("size", "channels", "regions"), [(7, 40, 3), (14, 33, 3), (40, 24, 2)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_filters_gradients_are_moved_as_a_whole(size: int, channels: int, regions: int) -> None:
     """Rows of three places of a filter are no blocks; where sums are long, whoever moves them costs nothing beside them."""
     program = """
@@ -389,7 +392,7 @@ def gradient(x: f32["C H W"], d: f32["F H W"]):
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(7, 2), (7, 1), (5, 2)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_lanes_stay_away_from_taps(kernel: int, stride: int) -> None:
     """Adding up a vector's lanes takes longer than the few vectors of a window's rows."""
     program = (
@@ -439,7 +442,7 @@ def groups(x: f32["G C H W"], w: f32["G O C R S"]):
     ["i//2, j + r, c", "i, j//2 + r, c", "(i + 5) % 8, j + r, c", "i - i % 4, j + r, c"],
 )
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_quotients_are_no_windows(place: str, padded: bool) -> None:
     """What they reach does not follow from how far the indices run: repeated pixels read nothing beside a copy."""
     source = "pad(x, ((0, 0), (1, 1), (0, 0)))" if padded else "x"

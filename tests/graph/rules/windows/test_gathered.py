@@ -45,7 +45,7 @@ def is_gathered(source: str, *args: object, **options: object) -> bool:
 
 @pytest.mark.parametrize(("s", "e"), [(1, 1), (1, 2), (2, 1), (2, 3), (3, 2), (4, 6), (7, 1), (2, 2)])
 @pytest.mark.parametrize(("n", "r"), [(0, 3), (1, 1), (1, 5), (2, 2), (5, 1), (40, 16), (37, 9), (3, 30)])
-@pytest.mark.some(10)
+@pytest.mark.few(7)
 def test_one_dimension(s: int, e: int, n: int, r: int) -> None:
     rng = np.random.default_rng(n + r)
     x, w = rng.integers(-4, 5, n).astype("f8"), rng.integers(-4, 5, r).astype("f8")
@@ -59,7 +59,7 @@ def test_one_dimension(s: int, e: int, n: int, r: int) -> None:
 
 @pytest.mark.parametrize("t", ["f32", "i32", "i64", "u8", "c128"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_types(t: str, dynamic: bool) -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.integers(0, 5, n).astype(polyml.dtypes.DTYPES[t].numpy) for n in (53, 7))
@@ -72,7 +72,7 @@ def test_types(t: str, dynamic: bool) -> None:
     ("shape", [(1, 1, 1, 1, 1, 1, 1), (2, 3, 5, 6, 4, 3, 3), (1, 17, 9, 33, 20, 4, 2), (2, 8, 1, 7, 16, 5, 5)]),
     ("threads", [1, 2]),
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_planes(s: int, shape: tuple[int, ...], threads: int) -> None:
     b, k, p, q, c, height, width = shape
     rng = np.random.default_rng(s)

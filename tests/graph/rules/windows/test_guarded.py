@@ -65,7 +65,7 @@ def compiled(case: str, **options: object) -> tuple[polyml.api.Einsum, Graph]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("bad", [None, np.nan, np.inf])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_filters(case: str, bad: float | None) -> None:
     _, one, other = CASES[case]
     x, w = numbers(*one), numbers(*other)
@@ -82,6 +82,7 @@ def test_filters(case: str, bad: float | None) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, np.inf])
+@pytest.mark.few(1)
 def test_of_what_it_overwrites(bad: float | None) -> None:
     """An argument that is updated in place is read until the exact sums are made: the others wait elsewhere."""
     source = """

@@ -47,7 +47,7 @@ def convolved(x: Array, w: Array) -> Array:
 
 @pytest.mark.parametrize("t", ["f32", "f64", "i32"])
 @pytest.mark.parametrize(("c", "a", "b", "high", "wide"), [(3, 2, 2, 7, 9), (2, 3, 4, 5, 20), (1, 2, 3, 4, 4)])
-@pytest.mark.some(5)
+@pytest.mark.few(3)
 def test_subpixels(t: str, c: int, a: int, b: int, high: int, wide: int) -> None:
     x, w = numbers(t, 5, high, wide), numbers(t, c * a * b, 5, 3, 3)
     parts = convolved(x, w).reshape(c, a, b, high - 2, wide - 2)

@@ -67,7 +67,7 @@ def is_convolved(source: str, *args: Array, **options: object) -> bool:
         ((1, 32, 31, 24, 41, 4, 6), 2, 1),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_layouts(shape: tuple[int, ...], s: int, threads: int) -> None:
     x, w = arguments(shape)
     expected = transposed(x, w, s)
@@ -85,7 +85,7 @@ def test_layouts(shape: tuple[int, ...], s: int, threads: int) -> None:
 
 @pytest.mark.parametrize("t", ["f16", "f32", "i32", "c64"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_types(t: str, dynamic: bool) -> None:
     x, w = (abs(a).astype(polyml.dtypes.DTYPES[t].numpy) for a in arguments((1, 35, 24, 19, 30, 4, 4), "i8"))
     found = polyml.einsum(FIRST.format(t=t, s=2), threads=1, dynamic=dynamic)(x, w)
@@ -102,7 +102,7 @@ def test_one_of_the_dimensions() -> None:
     np.testing.assert_array_equal(polyml.einsum(source)(x, w), y)
 
 
-@pytest.mark.parametrize(("s", "size"), [(1, 3), (2, 4)])
+@pytest.mark.parametrize(("s", "size"), [(1, 3), pytest.param(2, 4, marks=pytest.mark.slow)])
 def test_filters_that_are_not_finite_stay_where_they_belong(s: int, size: int) -> None:
     """A place that such an element of a filter has no term for is not touched by it."""
     x, w = arguments((1, 36, 22, 21, 20, size, size))

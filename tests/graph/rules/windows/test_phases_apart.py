@@ -53,7 +53,7 @@ def numbers(*shape: int, t: str = "f32") -> np.ndarray:
         (3, 2, 1, 40, 20, 1),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_planes(k: int, s: int, crop: int, n: int, p: int, base: float) -> None:
     t = "f64" if s == 3 else "f32"
     d, w = numbers(3, p, p, t=t), numbers(3, k, k, t=t)

@@ -48,7 +48,7 @@ def test_others_stay(rows: tuple[str, str]) -> None:
     [*COUNTED.values(), *(pytest.param(rows, marks=pytest.mark.slow) for rows in OTHERS.values())],
     ids=[*COUNTED, *OTHERS],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_the_same_numbers(rows: tuple[str, str]) -> None:
     any_size, exact = program(rows, dynamic=True), program(rows, verify=True, dynamic=False)
     for size in (45, 52):

@@ -60,7 +60,7 @@ def is_spread(source: str, *args: Array, **options: object) -> bool:
     ("shape", [(5, 7, 3, 6), (33, 9, 20, 17), (2, 1, 1, 3)]),
     ("dynamic", [False, True]),
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_padded(d: int, size: tuple[int, int], around: tuple[int, int], shape: tuple[int, ...], dynamic: bool) -> None:
     k, p, c, q = shape
     a, b = around
@@ -84,7 +84,7 @@ def test_strides_of_callers() -> None:
 
 
 @pytest.mark.parametrize("r", [2, 3, 4])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_windows_that_run_backwards(r: int) -> None:
     x, w = numbers(6, 21), numbers(r, 6, 10)
     assert is_spread(BACKWARDS, x, w)
@@ -101,6 +101,7 @@ def test_one_dimension_of_two() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 50), (1, 2), (40, 700)])
+@pytest.mark.few(2)
 def test_filters_without_channels(shape: tuple[int, int]) -> None:
     x, w = numbers(*shape), numbers(3)
     assert is_spread(DEPTHWISE, x, w)
@@ -109,7 +110,7 @@ def test_filters_without_channels(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("t", ["f32", "f16", "i32", "c64"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_types(t: str) -> None:
     x, w = (numbers(*shape).astype(polyml.dtypes.DTYPES[t].numpy) for shape in ((12, 6, 7), (9, 12, 3, 3)))
     source = PADDED.format(t=t, d=2, a=1, b=1)
@@ -118,7 +119,7 @@ def test_types(t: str) -> None:
     np.testing.assert_allclose(polyml.einsum(source)(x, w), convolved(u, w), rtol=2e-3 if t == "f16" else 1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [pytest.param(np.nan, marks=pytest.mark.slow), np.inf])
 def test_numbers_that_are_not_finite_stay_where_they_belong(bad: float) -> None:
     """What is infinite meets the elements that its windows have, in the factor that is repeated and in the filters."""
     source = PADDED.format(t="f64", d=2, a=0, b=0)
@@ -145,6 +146,7 @@ def test_what_stays() -> None:
 
 
 @pytest.mark.parametrize(("t", "d", "precise"), [("f16", 2, False), ("i32", 3, False), ("f64", 4, True)])
+@pytest.mark.few(2)
 def test_others_are_stored(t: str, d: int, precise: bool) -> None:
     """Elements that are read often and are not summed so are stored as often as they are repeated, without the padding around them, which is a factor of the sum with precise=True."""
     x, w = (numbers(*shape).astype(polyml.dtypes.DTYPES[t].numpy) for shape in ((6, 9, 8), (20, 6, 3, 3)))

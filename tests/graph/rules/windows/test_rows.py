@@ -43,7 +43,7 @@ SIZES = ((7, 9), (15, 16), (17, 33), (31, 31), (33, 40), (64, 57), (61, 113))
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(("kernel", "padding"), [((3, 3), 1), ((3, 3), 0), ((5, 2), 2), ((2, 4), 1), ((7, 7), 3)])
 @pytest.mark.parametrize("steps", [(1, 1), (2, 2), (1, 3), (2, 1), (3, 4), (1, 5)])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_values(name: str, kernel: tuple[int, int], padding: int, steps: tuple[int, int]) -> None:
     """Rows around the lengths of vectors and tiles; blocks of rows, since L1 is small. Each size with a sixth of the others."""
     target = Target(name, l1_bytes=8 * 1024, l2_bytes=256 * 1024)
@@ -154,7 +154,7 @@ def test_channels_last_are_read_where_they_lie_unless_edges_cut_many_windows() -
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("size", [(30, 40, 33), (64, 21, 16), (2, 300, 40)])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_channels_last(kernel: int, size: tuple[int, int, int], dynamic: bool) -> None:
     e = kernel // 2
     x, w = numbers(*size), numbers(kernel, kernel, size[-1], seed=1)

@@ -29,7 +29,7 @@ def graph_of(source: str, *args: Array, **options: object) -> str:
     "shape", [(2, 33, 5, 6, 4, 3, 3), (1, 32, 1, 1, 1, 1, 1), (1, 40, 9, 21, 20, 4, 2), (2, 64, 1, 7, 17, 5, 5)]
 )
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_layouts(s: int, shape: tuple[int, ...], threads: int) -> None:
     x, w = arguments(shape, "f8")
     expected = transposed(x, w, s)
@@ -41,7 +41,7 @@ def test_layouts(s: int, shape: tuple[int, ...], threads: int) -> None:
 
 @pytest.mark.parametrize("t", ["f16", "f32", "i32", "i64", "c64"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_types(t: str, dynamic: bool) -> None:
     x, w = (abs(a).astype(polyml.dtypes.DTYPES[t].numpy) for a in arguments((1, 35, 4, 9, 3, 3, 2), "i8"))
     found = polyml.einsum(FIRST.format(t=t, s=2), threads=1, dynamic=dynamic)(x, w)
@@ -67,7 +67,7 @@ def gradient(d: {t}["B K P Q"], w: {t}["K C R S"]):
 @pytest.mark.parametrize(("height", "width", "before"), [(9, 11, 1), (7, 8, 2), (12, 30, 1), (5, 4, 3)])
 @pytest.mark.parametrize("s", [1, 2, 3])
 @pytest.mark.parametrize("t", ["f32", "f64"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_terms_beside_the_result(height: int, width: int, before: int, s: int, t: str) -> None:
     """The gradient of a padded convolution's input: terms are whole boxes, as all of a register tile are, and those beside the result are left."""
     d, w = arguments((2, 37, 7, 6, 5, 3, 4), t.replace("f32", "f4").replace("f64", "f8"))
@@ -97,7 +97,7 @@ def test_windows_side_by_side_are_assigned() -> None:
     np.testing.assert_allclose(polyml.einsum(source)(x, w), (x @ w).ravel(), rtol=1e-13)
 
 
-@pytest.mark.parametrize("dynamic", [False, ("B",)])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), ("B",)])
 def test_one_image_at_a_time(dynamic: bool | tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terms_first, "MOST_BYTES", 100_000)
     source, (x, w) = FIRST.format(t="f64", s=2), arguments((9, 40, 11, 6, 5, 3, 3), "f8")
