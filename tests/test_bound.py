@@ -36,7 +36,7 @@ def constants_of(function: polyml.Einsum) -> list[str]:
 # Elements are small integers: every sum is exact, in any order.
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_constant_operands_are_packed_once(dtype: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = module._aligned
 
@@ -60,7 +60,7 @@ def test_constant_operands_are_packed_once(dtype: str, transposed: bool, monkeyp
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 15])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_constants_are_packed_for_a_few_rows_too(rows: int, transposed: bool) -> None:
     """Their panels cost a call nothing, which others only gain with sixteen."""
     x, b = numbers(rows, 97), numbers(83, seed=1)

@@ -13,7 +13,7 @@ from benchmarks.convolutions import CASES, Convolution, exact, read_cases
     ("kernel", "stride", "padding", "groups"),
     [(3, 1, 1, 1), (7, 2, 3, 1), (1, 1, 0, 1), (1, 2, 0, 1), (3, 1, 1, 18), (3, 2, 1, 18)],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_layers_are_right(kernel: int, stride: int, padding: int, groups: int) -> None:
     case = Convolution("small", 18, 14, 14, 18 if groups > 1 else 24, kernel, stride, padding, groups)
     rng = np.random.default_rng(0)

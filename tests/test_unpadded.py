@@ -82,7 +82,7 @@ def test_a_copy_that_somebody_asks_for_stays() -> None:
         (1, 3, (1, 1, 1, 1)),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_nothing_beside_the_tensor_is_read(
     side: int, size: int, numbers: tuple[int, int, int, int], dtype: str
 ) -> None:
@@ -124,7 +124,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_tensors_between_layers(name: str) -> None:
     sources = NETWORKS[name]
     rng = np.random.default_rng(0)

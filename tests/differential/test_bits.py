@@ -43,7 +43,7 @@ def crc16(data: u8["N"], table: u32["256"]):
 
 
 @pytest.mark.parametrize("name", TYPES)
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_every_type(name: str) -> None:
     dtype = np.dtype(("uint" if name[0] == "u" else "int") + name[1:])
     rng, ends = np.random.default_rng(0), np.iinfo(dtype)

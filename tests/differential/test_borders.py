@@ -41,7 +41,7 @@ def _kept_inside(place: str, extent: str) -> st.SearchStrategy[str]:
     shape=st.sampled_from([(1, 1), (2, 5), (7, 3), (3, 18)]),
     dynamic=st.booleans(),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_windows_at_borders(row: str, column: str, body: str, shape: tuple[int, int], dynamic: bool) -> None:
     text = f"""
 def f(x: f64["N M"], w: f64["5 4"]):
@@ -55,7 +55,7 @@ def f(x: f64["N M"], w: f64["5 4"]):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 19])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_neighbours(count: int, dynamic: bool) -> None:
     text = """
 def f(x: f64["N"], q: i64["N"]):

@@ -15,7 +15,7 @@ from polyml.testing.cases import Case
 from polyml.testing.strategies import programs
 from tests.differential.oracles import results_of, run_graph
 
-quick = settings(max_examples=10, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=6, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 long = settings(quick, max_examples=1000)
 
 

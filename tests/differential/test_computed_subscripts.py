@@ -34,7 +34,7 @@ READS = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("read", READS)
-@pytest.mark.some(12)
+@pytest.mark.few(9)
 def test_reads(read: str, dynamic: bool) -> None:
     text = f"def f({PARAMETERS}):\n    y: f64['T N']\n    y[t, n] = {read}\n    return y\n"
     f = polyml.einsum(text, dynamic=dynamic)
@@ -167,7 +167,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize(("place", "dtype"), in_turn(NARROW, ("u1", "i1", "i2")))
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_small_numbers_do_not_wrap_in_subscripts(place: str, dtype: str) -> None:
     """They are promoted, as in C; elsewhere they wrap."""
     largest = {"u1": 255, "i1": 127, "i2": 300}[dtype]
@@ -209,6 +209,7 @@ def test_refused(subscript: str, error: type[Exception], message: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i64", "i32", "u8"])
+@pytest.mark.few(2)
 def test_shifts_that_a_tensor_tells(dtype: str) -> None:
     """Whole vectors from there on, and one look at each shift."""
     text = f'def f(x: f32["C T"], d: {dtype}["C"], m: f32["M"]):\n    y: f32["M"]\n    y[t] = sum[c](x[c, t + d[c]] - x[c, T - 1 - t - d[c]])\n    return y\n'
@@ -272,6 +273,7 @@ def test_shifts_under_conditions_and_of_loops() -> None:
         ("i64(x[n] * 9) % (B + 1)", True),
     ],
 )
+@pytest.mark.few(4)
 def test_places_within_an_extent_that_is_no_number(place: str, checked: bool) -> None:
     program = polyml.einsum(
         f'def f(x: f64["N"], B: int):\n    h: i64["B"] = 0\n    h[{place}] += 1\n    return h\n', dynamic=True

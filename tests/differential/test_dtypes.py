@@ -120,7 +120,7 @@ def every_program() -> Iterator[object]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
     kind = DTYPES[dtype]
     text = source(name, body, kind)
@@ -130,7 +130,7 @@ def test_programs(dtype: str, name: str, body: str, layout: Layout) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", [*HALVES, *COMPLEX])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_verify_knows_the_rounding_of_every_type(dtype: str) -> None:
     kind = DTYPES[dtype]
     bodies = HALF_PROGRAMS if kind.is_half else COMPLEX_PROGRAMS
@@ -250,6 +250,7 @@ def test_the_root_of_the_smallest_numbers(dtype: str, least: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", COMPLEX)
+@pytest.mark.few(1)
 def test_complex_powers(dtype: str) -> None:
     kind = DTYPES[dtype]
     rng = np.random.default_rng(4)
@@ -322,7 +323,7 @@ def test_transposed_copies(dtype: str) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize("dtype", [*HALVES, *COMPLEX])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_programs_for_smaller_machines(dtype: str, target: str) -> None:
     """Without AVX-512, and without conversions of half precision."""
     machine, kind = polyml.Target(target), DTYPES[dtype]

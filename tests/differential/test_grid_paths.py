@@ -76,14 +76,14 @@ DTYPES = ["f32", "f64", "i8", "u16", "i32", "u32", "i64"]
 @pairwise(
     ("name", PROGRAMS), ("dtype", DTYPES), ("shape, options", [(s, OPTIONS[k % 4]) for k, s in enumerate(SHAPES)])
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_values(name: str, dtype: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     check(program_of(name, dtype), numbers(shape, dtype), **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.some(12)
+@pytest.mark.few(8)
 def test_rows_are_scans(name: str, dtype: str) -> None:
     if dtype in ("f32", "f64") or name not in MOVED:
         function = compiled(program_of(name, dtype), target=polyml.Target("x86-64-v3"))
@@ -91,7 +91,7 @@ def test_rows_are_scans(name: str, dtype: str) -> None:
 
 
 @pairwise(("name", PROGRAMS), ("dtype", ["i8", "u16", "i32", "u64"]), ("shape", [(3, 100), (2, 67)]))
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_whole_numbers_wrap_around(name: str, dtype: str, shape: tuple[int, ...]) -> None:
     """The greatest of wrapped sums depends on where each of them wraps."""
     rng, kind = np.random.default_rng(2), polyml.dtypes.DTYPES[dtype].numpy
@@ -102,7 +102,7 @@ def test_whole_numbers_wrap_around(name: str, dtype: str, shape: tuple[int, ...]
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_what_is_no_number(name: str, bad: float) -> None:
     rng, text = np.random.default_rng(3), program_of(name, "f32")
     given = [rng.integers(0, 6, (4, 40)).astype(np.float32), rng.integers(0, 3, (4, 40)).astype(np.float32)]

@@ -43,7 +43,7 @@ def _same(text: str, *arguments: object, **options: object) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("shape", [(7, 7), (9, 4), (3, 11), (1, 5)])
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_bands_and_diagonals(shape: tuple[int, int], dynamic: bool) -> None:
     rng = np.random.default_rng(1)
     a, x = rng.standard_normal(shape), rng.standard_normal(shape[1])
@@ -61,7 +61,7 @@ _BOUNDS = st.sampled_from(["0", "1", "i", "i - 3", "N // 2", "N - 2", "2 * i - 4
     count=st.integers(1, 12),
 )
 @example(low=["i"], high=["0"], step=1, count=2)  # none at all
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_the_loop_takes_the_steps_of_pythons_range(low: list[str], high: list[str], step: int, count: int) -> None:
     first = ", ".join(low) if step == 1 else low[0]  # other steps begin at one place
     start = f"max({first})" if "," in first else first

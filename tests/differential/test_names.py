@@ -47,6 +47,7 @@ def f(x: f32["N N"]):
 
 
 @pytest.mark.parametrize("name", ["i_1", "i_2", "i_", "e0", "p", "x0"])
+@pytest.mark.few(3)
 def test_a_loop_around_a_statement_that_overwrites_what_it_reads(name: str) -> None:
     assert verify(
         f"""
@@ -60,6 +61,7 @@ def f(x: f32["N N"]):
 
 
 @pytest.mark.parametrize("name", ["x0", "x1", "i0", "e0"])
+@pytest.mark.few(1)
 def test_a_loop_with_sums_that_leave_it(name: str) -> None:
     assert verify(
         f"""
@@ -79,6 +81,7 @@ def f(x: f32["N"], w: f32["M"]):
 
 
 @pytest.mark.parametrize("name", ["x0", "x1", "i0", "i1", "e0"])
+@pytest.mark.few(2)
 def test_an_int_in_shapes(name: str) -> None:
     assert verify(
         f"""

@@ -138,7 +138,7 @@ def f(x: {0}["N M"], a: {0}["N M"]):
     ("rows", [1, 20]),
     ("options", [{}, {"dynamic": True}, {"precise": True}]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_whole_numbers_wrap_around(dtype: str, rows: int, options: dict[str, Any]) -> None:
     """A single row is a scan, whose factors are multiplied in all lanes; of several each has a lane."""
     rng, kind = np.random.default_rng(0), polyml.dtypes.DTYPES[dtype].numpy

@@ -28,7 +28,7 @@ STREAM = "\n        ".join(
 )
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(9, marks=pytest.mark.slow), 21])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 9)), 21])
 def test_lattice_boltzmann(size: int) -> None:
     """Nine slices go round in nine directions, step after step."""
     w = np.array([4 / 9] + [1 / 9] * 4 + [1 / 36] * 4)
@@ -53,7 +53,7 @@ def ising(s: i32["H W"], r: f64["T H W"], beta: f64):
 """
 
 
-@pytest.mark.parametrize("size", [2, 8, 22])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8)), 22])
 def test_ising_model(size: int) -> None:
     """Each half of a checkerboard is updated in place from the other one, across its borders."""
     rng = np.random.default_rng(1)
@@ -97,7 +97,7 @@ def advection(us: f64["I J K"], uo: f64["I J K"], w: f64["I+1 J K"], up: f64["I 
 """
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(5, marks=pytest.mark.slow), 13])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5)), 13])
 def test_vertical_advection(size: int) -> None:
     """A tridiagonal system along the last dimension, with cases by the loop's variable."""
     rng = np.random.default_rng(2)
@@ -131,6 +131,7 @@ def perlin(g: f64["Q Q 2"], P: int, N: int):
 
 
 @pytest.mark.parametrize(("cells", "points"), [(1, 5), (3, 7), (4, 16)])
+@pytest.mark.few(2)
 def test_perlin_noise(cells: int, points: int) -> None:
     """Quotients and remainders of two indices by an int beside each other."""
     g = np.random.default_rng(3).standard_normal((cells + 1, cells + 1, 2))

@@ -13,7 +13,7 @@ from polyml.testing.cases import Case
 from polyml.testing.strategies import programs
 from tests.differential.oracles import results_of, run_graph
 
-quick = settings(max_examples=40, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=25, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 long = settings(quick, max_examples=3000)
 
 

@@ -37,13 +37,13 @@ assert polyml.testing.verify and polyml.testing.strategies.programs
 
 def arguments(seed: int = 0) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(seed)
-    return tuple(rng.standard_normal(shape).astype("f4") for shape in ((5, 37), (37, 20), (20,)))
+    return tuple(rng.standard_normal(shape).astype("f4") for shape in ((5, 37), (37, 12), (12,)))
 
 
 def test_a_right_program() -> None:
     report = verify(SOFTMAX, *arguments())
     assert report
-    assert (report.elements, report.wrong, report.open) == (105, 0, 0)
+    assert (report.elements, report.wrong, report.open) == (65, 0, 0)
     assert report.worst is not None
     assert 0 < report.worst.error <= report.worst.allowed < 1e-4
 
@@ -60,7 +60,7 @@ def test_a_planted_fault_is_found_in_its_place() -> None:
     assert not report
     assert (report.wrong, report.worst and (report.worst.name, report.worst.position)) == (1, ("p", (3, 7)))
     text = str(report)
-    assert "1 of 105 elements are wrong" in text
+    assert "1 of 65 elements are wrong" in text
     assert "m = 7, n = 3" in text
     assert "\n    p[n, m] = exp(" in text.replace("        p", "    p")
     assert "^^^^" in text
@@ -162,7 +162,7 @@ def test_too_many_instances_are_counted_before_the_first() -> None:
         verify("ij,jk->ik", x, x, most=8 * 10**9)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(programs())
 def test_random_programs(case: Case) -> None:
     report = verify(case.text, *case.fresh_arguments())
@@ -201,7 +201,7 @@ def test_what_the_language_leaves_to_the_machine_is_no_fault(dtype: str) -> None
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["c64", "c128"])
 @pytest.mark.parametrize("op", ["x[n] * z[n]", "x[n] / z[n]", "x[n] ** z[n]", "log(x[n])", "sqrt(x[n])"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_complex_infinities(dtype: str, op: str) -> None:
     """A finite part beside an infinite one is judged by itself."""
     kind = polyml.dtypes.DTYPES[dtype].numpy

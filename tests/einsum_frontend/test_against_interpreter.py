@@ -42,7 +42,7 @@ def _expressions(depth: int) -> st.SearchStrategy[str]:
 
 
 @given(right=_expressions(3), left=st.sampled_from(["y[n]", "y[n] +=", "y[n, k]", "y"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_sums_written_out_mean_the_same(right: str, left: str) -> None:
     update = left.endswith("+=")
     declaration = '    y: f64["N"] = 1\n' if update else ""

@@ -52,7 +52,7 @@ def check(text: str, given: list[Any]) -> list[Any]:
 
 
 @given(programs())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_programs(case: Case) -> None:
     check(case.text, list(case.fresh_arguments()))
 
@@ -82,7 +82,7 @@ LINES = {
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i8", "u64", "c64"])
 @pytest.mark.parametrize("name", LINES)
-@pytest.mark.few(30)
+@pytest.mark.few(20)
 def test_forms(name: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     line = LINES[name].replace("{t}", dtype)

@@ -113,6 +113,7 @@ def test_chains_of_operands_follow_a_path() -> None:
 
 
 @pytest.mark.parametrize("count", [9, 16])
+@pytest.mark.few(1)
 def test_many_operands_and_many_labels(count: int) -> None:
     letters = "abcdefghijklmnopqrst"
     operands = [random(3, 3) for _ in range(count)]

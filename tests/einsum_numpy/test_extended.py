@@ -38,7 +38,7 @@ def pairs() -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u2"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_semirings(dtype: str) -> None:
     a, b = (rng.integers(0, 50, shape).astype(dtype) for shape in ((5, 6), (6, 4)))
     left, right = a[:, :, None], b[None]

@@ -85,7 +85,7 @@ def chain(dtype: str = "f8") -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", SEMIRINGS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "u1"])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_steps_give_what_one_nest_gives(name: str, dtype: str) -> None:
     operands = chain(dtype)
     assert steps(CHAIN, operands, name, optimize=False) == 1

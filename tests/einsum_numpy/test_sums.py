@@ -88,7 +88,7 @@ def calls(dtype: str, sizes: list[int], every: int = 1) -> Iterator[tuple[str, l
 
 
 @pytest.mark.parametrize(("dtype", "every"), [("f4", 3), ("i8", 2), ("u8", 4), ("g", 1), ("D", 4)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_sums(dtype: str, every: int) -> None:
     for subscripts, given, keywords in calls(dtype, [5], every):
         check(subscripts, given, **keywords)
@@ -102,7 +102,7 @@ def test_sums_of_all_types_and_sizes(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i2", "u8", "g", "D", "?"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_views_of_operands(dtype: str) -> None:
     base = operands(dtype, (("n", "n"),), 17)[0]
     vector = base[0]
@@ -125,6 +125,7 @@ def test_views_of_operands(dtype: str) -> None:
     ("source", "target"),
     [("f4", "f8"), ("i4", "f4"), ("f8", "i8"), ("D", "f8"), ("i8", "u4"), ("u8", "D"), ("g", "f4")],
 )
+@pytest.mark.few(5)
 def test_out_and_dtype(source: str, target: str) -> None:
     a, b = operands(source, (("n", "m"), ("m", "3")), 5)
     for keywords in ({"dtype": target, "casting": "unsafe"}, {"casting": "unsafe"}):
@@ -142,7 +143,7 @@ def test_out_and_dtype(source: str, target: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F", "A", "K"])
 @pytest.mark.parametrize("dtype", ["f8", "u8", "D"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_orders(order: str, dtype: str) -> None:
     a, b = operands(dtype, (("n", "m"), ("m", "3")), 4)
     for given in ([a, b], [np.asfortranarray(a), np.asfortranarray(b)]):

@@ -31,12 +31,9 @@ MAIN = "ilp"
 once for each."""
 
 
-@pytest.mark.parametrize(
-    "scheduler", [s if s == MAIN else pytest.param(s, marks=pytest.mark.slow) for s in get_args(Scheduler)]
-)
-@pytest.mark.parametrize(
-    "name", [name if k % 2 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(KERNELS)]
-)
+@pytest.mark.parametrize("scheduler", get_args(Scheduler))
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.slow
 def test_mini(name: str, scheduler: str) -> None:
     assert error_of(name, "MINI", scheduler=scheduler, verify=True) < ERROR
 
@@ -52,6 +49,7 @@ def test_small(name: str, scheduler: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.few(20)
 def test_interpreter(name: str) -> None:
     """The programs say what the references compute: tiny sizes, all different."""
     kernel = KERNELS[name]

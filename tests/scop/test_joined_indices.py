@@ -28,7 +28,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("height", "width"), [(7, 7), (14, 14), (5, 13), (9, 31)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_rows_with_what_follows_them(height: int, width: int) -> None:
     x, w, b = numbers(20, height, width), numbers(48, 20, seed=1), numbers(48, seed=2)
     r = numbers(48, height, width, seed=3)
@@ -42,7 +42,7 @@ def test_rows_with_what_follows_them(height: int, width: int) -> None:
     ("size", "joined"),
     [(8, True), (16, False), (24, True), (32, False), (40, True), (56, True), (64, False), (72, False)],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_rows_of_a_single_vector_or_half_a_line_more(size: int, joined: bool) -> None:
     """A register tile of a single vector loads once for each sum, and behind half a line the next row's tiles lie across lines."""
     text = 'def f(x: f32["C H W"], w: f32["O C"]):\n    y[o, p, q] = x[c, p, q] * w[o, c]\n    return y\n'
@@ -61,7 +61,7 @@ def test_rows_of_a_single_vector_or_half_a_line_more(size: int, joined: bool) ->
         ("x86-64-v4", 19, 19, True),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_rows_of_register_tiles(name: str, high: int, wide: int, joined: bool) -> None:
     """Lanes run along the filters; rows of points that are no register tile by themselves are one."""
     text = 'def f(x: f32["C H W"], w: f32["C O"]):\n    y[p, q, o] = x[c, p, q] * w[c, o]\n    return y\n'
@@ -87,6 +87,7 @@ def test_three_dimensions_become_one() -> None:
         ("F R S C", "r s c h", "s_c"),
     ],
 )
+@pytest.mark.few(3)
 def test_short_rows_of_an_operand(w: str, y: str, joined: str | None) -> None:
     """What a register tile's rows are lies side by side then; a long last index stays, as it has pieces of whole vectors."""
     sizes = {"f": 40, "c": 30, "r": 3, "s": 3, "h": 48}
@@ -196,7 +197,7 @@ def norm(x: f32["N C H W"], g: f32["C"]):
         ("c d f", "c d a b", "f a b", ("f", "a", "b", "c", "d")),
     ],
 )
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 def test_what_is_met_in_a_row_in_an_operand_that_is_read_once(x: str, y: str, z: str, joined: tuple[str, ...]) -> None:
     sizes = {"a": 70, "b": 80, "c": 9, "d": 11, "e": 4, "f": 40}
     arrays = [numbers(*(sizes[i] for i in dims.split()), seed=k) for k, dims in enumerate((x, y))]
@@ -220,7 +221,7 @@ ENDS = {
 
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("why", ENDS)
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_short_ends_of_copies(why: str, vector_bytes: int) -> None:
     dtype, shape, order, joined = ENDS[why]
     names, kinds = "abcd"[: len(shape)], {"i8": np.int8, "f16": np.float16, "f32": np.float32}
@@ -252,7 +253,7 @@ def test_short_ends_that_others_use_or_that_have_gaps_stay() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("body", ["sum[r < 3, s < 5](k[r, s] * {})", "max[r < 3, s < 5]({})", "sum[r < 3, s < 5]({})"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_windows_of_pixels(channels: int, body: str) -> None:
     """Few channels that come last: the windows of all of them are a row's."""
     read = "x[p + r, q + s, c]"

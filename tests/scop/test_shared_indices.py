@@ -138,7 +138,7 @@ def without(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 def test_the_same_dependences(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for scop in scops(name, dynamic=dynamic):
         found, expected = analyse(scop), without(monkeypatch, lambda scop=scop: analyse(scop))  # type: ignore[misc]
