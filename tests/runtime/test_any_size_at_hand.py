@@ -133,6 +133,7 @@ def test_large_first_calls_have_no_such_version() -> None:
     assert "at hand" not in lowered.explain()
 
 
+@pytest.mark.slow
 def test_strips_where_l2_holds_the_operand() -> None:
     caches = Target("host", vector_bytes=32, vector_registers=16, l1_bytes=32 << 10, l2_bytes=256 << 10)
     operands, out = ("ke", "aki"), "aei"

@@ -69,7 +69,7 @@ def agrees(name: str, f: Callable[..., Any], sizes: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("name", FACTORS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_blocks_of_any_size(name: str) -> None:
     f = kernel(name)
     count = len(FACTORS[name].split())
@@ -80,7 +80,7 @@ def test_blocks_of_any_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STENCILS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_time_tiles_of_any_size(name: str) -> None:
     f = kernel(name)
     for sizes in SIZES[name]:
@@ -89,7 +89,7 @@ def test_time_tiles_of_any_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", {**FACTORS, **STENCILS})
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_a_version_with_blocks_and_one_without(name: str) -> None:
     sizes = dict.fromkeys({**FACTORS, **STENCILS}[name].split(), 40)
     lowered = kernel(name, verify=False).lower(*KERNELS[name].data(sizes, np.random.default_rng(0)))

@@ -71,7 +71,7 @@ JOINED = {
     "notation",
     [pytest.param(n, marks=[pytest.mark.slow] if n in ("ea,ebcd->abcd", "abc,dc->abd") else []) for n in JOINED],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_joined_at_any_size(notation: str) -> None:
     f = any_size(notation)
     names = sorted(set(notation) - set(",->"))
@@ -215,6 +215,7 @@ def test_the_first_call_shares_blocks_among_indices() -> None:
     "first",
     [*(pytest.param(f, marks=pytest.mark.slow) for f in ((3, 40, 50, 33), (60, 20, 2, 40))), (1, 1, 1, 1)],
 )
+@pytest.mark.slow
 def test_blocks_are_right_for_other_calls(first: tuple[int, ...]) -> None:
     f = polyml.einsum(product("abc,dca->bd"), dynamic=("A", "B", "C", "D"), target=SMALL_CACHES, verify=True)
     for extents in (first, (50, 17, 3, 49), (2, 33, 70, 20), (9, 8, 41, 64), (40, 30, 16, 17)):

@@ -54,7 +54,7 @@ def filtered(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("text", [BOTH_WAYS, DOWN], ids=["rows", "columns"])
 @pytest.mark.parametrize("target", [Target("host"), SMALL], ids=["host", "small caches"])
-@pytest.mark.some(2)
+@pytest.mark.few(1)
 def test_filters_of_any_size(text: str, target: Target) -> None:
     program = polyml.einsum(text, dynamic=True, target=target, verify=True)
     rng = np.random.default_rng(0)
@@ -128,7 +128,8 @@ def test_deriche(first: tuple[int, int]) -> None:
     assert len(program.kernels) == 1
 
 
-@pytest.mark.parametrize("first", [3, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [3, 40])
+@pytest.mark.slow
 def test_adi(first: int) -> None:
     """Whichever size asks for the kernel."""
     kernel = KERNELS["adi"]
@@ -143,6 +144,7 @@ def test_adi(first: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.few(1)
 def test_seidel(threads: int) -> None:
     """Rows along which a recurrence runs are not cut by time tiles: there are some up to a length, and from two tiles on."""
     kernel = KERNELS["seidel-2d"]

@@ -37,7 +37,12 @@ def sizes() -> Iterator[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("left", "dtype"), [pytest.param("N K", "f32", marks=pytest.mark.slow), ("K N", "f32"), ("N K", "f64")]
+    ("left", "dtype"),
+    [
+        pytest.param("N K", "f32", marks=pytest.mark.slow),
+        ("K N", "f32"),
+        pytest.param("N K", "f64", marks=pytest.mark.slow),
+    ],
 )
 def test_products_of_few_rows(left: str, dtype: str) -> None:
     f = polyml.einsum(product(left, "K M", "N M", dtype), dynamic=True, target=SMALL_CACHES, threads=1, verify=True)
@@ -79,13 +84,12 @@ def test_operands_that_lie_in_a_cache_are_read_in_order_too() -> None:
 @pytest.mark.parametrize(
     ("first", "left", "tile"),
     [
-        ((7, 20, 70), "N K", "7 n x 3 vectors of m; y read where it lies"),
+        pytest.param((7, 20, 70), "N K", "7 n x 3 vectors of m; y read where it lies", marks=pytest.mark.slow),
         pytest.param((12, 33, 40), "K N", "12 n x 2 vectors of m; y read where it lies", marks=pytest.mark.slow),
         ((2, 40, 300), "N K", "2 n x 4 vectors of m; y read once, in order"),
         pytest.param((15, 20, 70), "N K", "5 n x 3 vectors of m; y read where it lies", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.some(2)
 def test_as_many_rows_as_the_first_call(first: tuple[int, int, int], left: str, tile: str) -> None:
     """Are one register tile, or even ones; other numbers have their versions."""
     machine = Target("x86-64-v4", l1_bytes=2 << 10, l2_bytes=8 << 10)
@@ -114,7 +118,7 @@ def test_as_many_rows_as_the_first_call(first: tuple[int, int, int], left: str, 
 
 
 @pytest.mark.parametrize("first", [(1, 40, 300), (16, 40, 300), (7, 8, 300)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_no_version_of_its_own(first: tuple[int, int, int]) -> None:
     """For a single row, many rows, or short sums."""
     f = polyml.einsum(product("N K", "K M", "N M"), dynamic=True, target=SMALL_CACHES)
@@ -152,6 +156,7 @@ def test_rows_of_tiles_lie_near_each_other() -> None:
 
 
 @pytest.mark.parametrize("fusion", ["smart", "maximal"])
+@pytest.mark.slow
 def test_products_that_share_their_loops_have_no_version_of_their_own(fusion: FusionPolicy) -> None:
     text = 'def f(x: f32["N K"], y: f32["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    s[k] = max[m](y[k, m])\n    return z, s\n'
     f = polyml.einsum(text, dynamic=True, fusion=fusion)

@@ -36,7 +36,7 @@ def arguments(notation: str, **sizes: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("notation", PROGRAMS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_all_sizes_have_the_right_result(notation: str, threads: int) -> None:
     made = program(notation, SMALL_CACHES, threads=threads, verify=threads == 2)
     for i, j, k in ((33, 31, 200), (70, 150, 333), (1, 40, 17), (18, 1, 170), (29, 129, 64), (131, 17, 16), (0, 5, 20)):

@@ -68,7 +68,7 @@ def test_short_rows_run_in_their_kernel_after_others() -> None:
 
 
 @pytest.mark.parametrize("shape", [(LEAST_ROWS - 1, 3), (LEAST_ROWS, SHORT + 1), (3, 1000), (1, 1)])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_call_that_says_nothing(shape: tuple[int, int]) -> None:
     f = polyml.einsum(NORMALIZED, dynamic=True)
     checks(f, *shape)

@@ -52,7 +52,7 @@ def last_version(function: Function) -> tuple[Node, ...]:
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [*product(KINDS, ("f32", "f64"))])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_all_sizes_have_the_right_result(kind: str, dtype: str) -> None:
     made = program(kind, dtype, SMALL_CACHES)
     for n, m, k in ((70, 64, 80), *product((1, 4, 5, 17, 48), (1, 7, 33, 64), (1, 3, 16, 45)), (0, 3, 4), (600, 5, 9)):
@@ -62,6 +62,7 @@ def test_all_sizes_have_the_right_result(kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nn", "tn"])
+@pytest.mark.few(1)
 def test_what_caches_hold_is_neither_packed_nor_asked_for(kind: str) -> None:
     lowered = program(kind, "f32", AVX2).lower(*arguments(kind, "float32", N=40, M=50, K=60))
     (region,) = lowered.stages.regions

@@ -63,7 +63,7 @@ def for_every_size(program: str, **options: object) -> polyml.Einsum:
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 1), (3, 2)])
 @pytest.mark.parametrize("program", [CONVOLUTION, ROWS])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_right_for_every_size(program: str, stride: int, padding: int) -> None:
     f = for_every_size(text(program, stride, padding), verify=True)
     assert any(op.result.name.endswith("_last") for op in f.trace(*_arguments(program, 4, 9, 9, 20, 3, 3)).ops if isinstance(op, Equation))  # fmt: skip
@@ -103,7 +103,7 @@ def as_written(program: str) -> polyml.Einsum:
         (("C 45", "O C 7"), "y[o, p] = x[c, p - s + 6] * w[o, c, s]", ((30, 45), (40, 30, 7))),
     ],
 )  # fmt: skip
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_other_forms(
     declared: tuple[str, str], term: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], threads: int
 ) -> None:
@@ -197,6 +197,7 @@ def test_which_sizes_are_windows(declared: str, body: str, windows: str) -> None
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
 def test_windows_of_one_element_are_products_with_panels(stride: int) -> None:
     """A subscript that is a number is no slice where there is one element."""
     f = polyml.einsum(text(CONVOLUTION, stride, 0), dynamic=True, target=Target("x86-64-v3"))

@@ -38,7 +38,7 @@ def in_order(x: Array, a: float, b: float, kind: type) -> Array:
 
 @pytest.mark.parametrize("size", [3, 30, 33, 64, 101, 1000])
 @pytest.mark.parametrize(("radius", "angle"), [(0.5, 1.0), (0.9, 0.3), (0.99, 0.1), (0.9999, 3.0), (-0.9, 0.0)])
-@pytest.mark.some(6)
+@pytest.mark.few(4)
 def test_as_exact_as_in_order(size: int, radius: float, angle: float) -> None:
     x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     a, b = float(np.float32(2 * radius * np.cos(angle))), float(np.float32(radius**2))

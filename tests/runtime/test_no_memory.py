@@ -81,7 +81,7 @@ def operands() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("text", "dynamic"), [(PRODUCT, False), (PRODUCT, True), (GATHER, False)], ids=["product", "any size", "gather"]
 )
-@pytest.mark.some(4)
+@pytest.mark.few(3)
 def test_every_allocation_may_fail(memory: Failing, text: str, dynamic: bool, threads: int) -> None:
     x, w = operands()
     more = [np.arange(1500, dtype=np.float32)] if text is GATHER else []

@@ -58,7 +58,7 @@ def f(x: f32["N K"], d: f64["N K"], h: f16["N K"], i: i8["N K"], w: f32["K M"]):
     ("name", ["host", *(name for name in named_targets() if not Target(name).is_cuda)]),
     ("vector_bytes", [8, 16, 32, 64, 128]),
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_vectors_may_be_longer_than_those_of_the_machine(name: str, vector_bytes: int) -> None:
     """No instruction is asked for that a CPU has not: LLVM ends the process then."""
     rng = np.random.default_rng(0)

@@ -200,12 +200,12 @@ def _hammer(folder: str, seed: int) -> None:
 
 def test_processes_share_a_folder(folder: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    team = [context.Process(target=_hammer, args=(str(folder), seed)) for seed in range(3)]
+    team = [context.Process(target=_hammer, args=(str(folder), seed)) for seed in range(2)]
     for member in team:
         member.start()
     for member in team:
         member.join(60)
-    assert [member.exitcode for member in team] == [0, 0, 0]
+    assert [member.exitcode for member in team] == [0, 0]
     assert len(kernels(folder)) == 7
     assert [f for f in folder.iterdir() if f.name.startswith(".")] == []
 

@@ -164,6 +164,7 @@ Call = Callable[..., Sequence[np.ndarray]]
 
 
 @pytest.mark.parametrize("options", [{}, {"threads": 2}, {"threads": 1}, {"dynamic": True}], ids=str)
+@pytest.mark.few(2)
 def test_programs(options: dict[str, object]) -> None:
     """Of any shape, of other types and ranks, and with arrays without elements."""
     program = polyml.einsum(TEXT, **options)

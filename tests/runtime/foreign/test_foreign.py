@@ -230,7 +230,7 @@ def test_jax() -> None:
         assert (product == 3).all()
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "c64", "c128"])
+@pytest.mark.parametrize("dtype", ["bf16", "c64", *(pytest.param(t, marks=pytest.mark.slow) for t in ("f16", "c128"))])
 def test_torch_tensors_of_half_precision_and_complex_numbers(dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="needs the extra `arrays`")
     kind = {"f16": torch.float16, "bf16": torch.bfloat16, "c64": torch.complex64, "c128": torch.complex128}[dtype]
