@@ -46,7 +46,7 @@ def compiled(text: str, dynamic: bool) -> polyml.Einsum:
 
 @pytest.mark.parametrize("dtype", ["c64", "c128"])
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=["known", "any"])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_complex_products_are_compiled_once(dtype: str, options: dict[str, bool]) -> None:
     text = COMPLEX.replace("T", dtype)
     x, y = arrays(text, (300, 190), (190, 290))
