@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyml.demo.showcase import SHOWCASES
-from polyml.dtypes import f32, f64, i8, i64, u32
+from polyml.dtypes import f32, i64, u32
 from tests.cuda.batch import compile_batch
 from tests.cuda.test_halo import CASES as WINDOWS
 from tests.cuda.test_ops import op_programs
@@ -27,7 +27,7 @@ def every_kind() -> tuple[str, int, int]:
         (c.text, [rng.standard_normal(s, dtype=np.float32) for s in SHAPES[c.name]]) for c in SHOWCASES
     ]
     programs += [(ROWS, [np.ones((3, 400), np.float32)])]
-    programs += [pair for dtype in (f32, f64, i8, i64, u32) for pair in op_programs(dtype)]
+    programs += [pair for dtype in (f32, i64, u32) for pair in op_programs(dtype)]
     programs += [(MATMUL, LARGE), *((text, given) for text, given, _ in CASES)]
     programs += {text: (text, given) for text, given, _ in WINDOWS}.values()
     programs += [(text, [x]) for text, x, _ in PARTS]

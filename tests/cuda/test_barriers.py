@@ -83,7 +83,7 @@ def test_no_barrier_is_missing_and_each_is_needed() -> None:
     "target", [Target("cuda"), SMALL, Target("cuda", cores=1, block_threads=64)], ids=["large", "small", "64"]
 )
 @pytest.mark.parametrize("atomics", [False, True])
-@pytest.mark.some(3)
+@pytest.mark.few(2)
 def test_random_programs(target: Target, atomics: bool) -> None:
     """No two threads write one element without a proof of their order: not those of a block, and not those of two."""
     for case in random_cases(5):

@@ -64,6 +64,7 @@ def test_its_programs_are_right() -> None:
     assert batch.device.live == {}
 
 
+@pytest.mark.slow
 def test_torchs_words_are_the_same_functions() -> None:
     """As the benchmark evaluates them, on the CPU."""
     torch = pytest.importorskip("torch")
@@ -189,7 +190,7 @@ def test_its_contractions_are_those_of_the_file() -> None:
     assert found[0].numpy(x, y).ndim == 3
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_its_cases_are_mapped_at_their_sizes(every: int) -> None:
     """Whatever takes one thread, or more than a block has, would only show on a GPU."""
     for case in [*CASES, *contractions()][::every]:

@@ -55,7 +55,7 @@ def require_covered(programs: Sequence[Program], target: Target) -> None:
             assert faults == [], text
 
 
-@pytest.mark.parametrize("target", [LARGE, SMALL], ids=["large", "small"])
+@pytest.mark.parametrize("target", [LARGE, pytest.param(SMALL, marks=pytest.mark.slow)], ids=["large", "small"])
 def test_random_programs_by_isl(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     count_instances(monkeypatch)
     require_covered(random_programs(15), target)
@@ -115,7 +115,7 @@ def require_counted(regions: Sequence[tuple[CudaRegion, dict[str, Box]]]) -> Non
 
 
 @needs_gxx
-@pytest.mark.parametrize("target", [LARGE, SMALL], ids=["large", "small"])
+@pytest.mark.parametrize("target", [pytest.param(LARGE, marks=pytest.mark.slow), SMALL], ids=["large", "small"])
 def test_random_programs_by_counting(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     known = count_instances(monkeypatch)
     require_counted(counting_regions(random_programs(15), target, known))

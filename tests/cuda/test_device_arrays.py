@@ -131,7 +131,7 @@ def test_host_arrays_still_come_and_go(device: EmulatedDevice) -> None:
 @pytest.mark.parametrize(
     "subscripts", ["ij,jk->ik", "ij,jk", "ij,kj->", "ii->i", "ii", "i...->...i", "ij,ij,jk->k", "ij,j->ij"]
 )
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_numpys_form(device: EmulatedDevice, subscripts: str) -> None:
     rng = np.random.default_rng(3)
     letters = [len(piece.replace("...", "xy")) for piece in subscripts.partition("->")[0].split(",")]

@@ -135,9 +135,8 @@ def tiles_of(stages: Stages) -> list[str]:
 @pytest.mark.parametrize(
     ("number", "proved"),
     [
-        (1, True),
-        (5, False),
-        *(pytest.param(k, True, marks=pytest.mark.slow) for k in range(len(CASES)) if k != 1),
+        (5, True),
+        *(pytest.param(k, True, marks=pytest.mark.slow) for k in range(len(CASES)) if k != 5),
     ],
 )
 def test_results_in_every_order(number: int, proved: bool) -> None:
@@ -181,7 +180,7 @@ def test_any_size() -> None:
         ("max[j](", "min[j]("),
     ],
 )
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_other_structures_are_left_alone(old: str, new: str) -> None:
     text, given, _ = CASES[0]
     assert old in text

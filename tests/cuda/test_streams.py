@@ -85,6 +85,7 @@ def some_rounds(driver: LateDriver, streams: tuple[int, int], count: int = 4) ->
 
 
 @pytest.mark.parametrize("streams", [(0, 0), (77, 77), (77, 88), (0, 77), (77, 0)])
+@pytest.mark.few(3)
 def test_calls_stand_between_what_is_ahead_and_what_comes(driver: LateDriver, streams: tuple[int, int]) -> None:
     """The call returns before anything is done: only the last synchronization does it."""
     assert rounds(driver, streams)

@@ -178,13 +178,14 @@ PAIRS = 'def f(x: f32["E A D"], y: f32["B C D"]):\n    z[e, b, c, a] = x[e, a, d
 
 
 @needs_gxx
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("unreported")
-def test_operands_of_three_dimensions() -> None:
+def test_operands_of_three_dimensions(count: int) -> None:
     """A tile's rows are padded, not its single elements; and tiles may be 24 or 96 wide."""
     cases = [
         (TURNED, small((100, 21, 3), (24, 21)), lambda x, y: np.einsum("adb,cd->cba", x, y)),
         (PAIRS, small((2, 90, 18), (3, 95, 18)), lambda x, y: np.einsum("ead,bcd->ebca", x, y)),
-    ]
+    ][:count]
     batch = compile_batch([(text, given) for text, given, _ in cases], target=SMALL, verify=True)
     for number, (_, given, exact) in enumerate(cases):
         agree(batch, number, given, exact)
@@ -219,17 +220,22 @@ def without_barriers(node: Node) -> Node:
     return with_body(node, lambda body: tuple(map(without_barriers, body)))
 
 
-def test_storage_and_barriers_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "given", "dynamic"),
+    [(MATMUL, arrays((40, 40), (40, 40)), True), pytest.param(POWER, LOOPS[1][1], False, marks=pytest.mark.slow)],
+)
+def test_storage_and_barriers_are_proved(
+    monkeypatch: pytest.MonkeyPatch, text: str, given: list[object], dynamic: bool
+) -> None:
     """`verify` asks isl for both; without a barrier the second proof fails."""
     monkeypatch.setattr("polyml.schedule.strategy.cuda.nests.LAUNCH", 1)
-    for text, given, dynamic in ((MATMUL, arrays((40, 40), (40, 40)), True), (POWER, LOOPS[1][1], False)):
-        program = polyml.einsum(text, target=SMALL, dynamic=dynamic, verify=True)
-        stages = lower_program(program.program, program.key_of(*given), program.options)
-        kernels = [k for region in cuda_regions(stages) for k in region.kernels]
-        (tiled, *_) = [k for k in kernels if k.shared_bytes > 2000]
+    program = polyml.einsum(text, target=SMALL, dynamic=dynamic, verify=True)
+    stages = lower_program(program.program, program.key_of(*given), program.options)
+    kernels = [k for region in cuda_regions(stages) for k in region.kernels]
+    (tiled, *_) = [k for k in kernels if k.shared_bytes > 2000]
 
-        bare = tuple(map(without_barriers, tiled.function.body))
-        assert barrier_faults(replace(tiled, function=replace(tiled.function, body=bare))) != []
+    bare = tuple(map(without_barriers, tiled.function.body))
+    assert barrier_faults(replace(tiled, function=replace(tiled.function, body=bare))) != []
 
 
 def test_little_work_per_step_stays_in_a_block() -> None:
