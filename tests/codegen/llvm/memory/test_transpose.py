@@ -122,7 +122,7 @@ def test_masks_that_are_branches_per_element_stand_in_the_module_once(dtype: str
 @pytest.mark.parametrize("dtype", ["u8", "i16"])
 def test_small_numbers_under_masks(dtype: str) -> None:
     rng = np.random.default_rng(0)
-    for shape in ((33, 31),) if dtype == "u8" else ((1, 77), (20, 77), (70, 130)):
+    for shape in ((1, 77), (20, 77), (33, 31), (70, 130)):
         x, a = (guarded(rng.integers(0, 100, shape).astype(pm.dtypes.DTYPES[dtype].numpy)) for _ in range(2))
         expected = x.copy()
         for j in range(1, shape[1]):
