@@ -20,7 +20,7 @@ What is loaded ahead is what the next iteration needs itself, so nothing is touc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -60,10 +60,11 @@ def neighbouring_rows(state: State, node: For) -> list[Row]:
     if not all(isinstance(inner, Assign | Prefetch) for inner in node.body):
         return []
     assigns = [inner for inner in node.body if isinstance(inner, Assign)]
-    sums, reads = _Sums.of(state, node, assigns).found()
+    always = _always(assigns)
+    sums, reads = _Sums.of(state, node, assigns, always).found()
     elements: dict[Expr, dict[int, Expr]] = {}
     for read in dict.fromkeys(reads):
-        if _is_plain(state, read, node) and _is_there(state, read, node, assigns) and _stays(read, assigns):
+        if _is_plain(state, read, node, always) and _stays(read, assigns):
             found = base_of(read, node.variable)
             assert found is not None, "internal: a plain read without a place"
             elements.setdefault(found[0], {})[found[1]] = read
@@ -86,7 +87,7 @@ class _Sums:
     placed: dict[int, tuple[Expr, int]]
 
     @staticmethod
-    def of(state: State, node: For, assigns: list[Assign]) -> _Sums:
+    def of(state: State, node: For, assigns: list[Assign], always: frozenset[Read]) -> _Sums:
         places: dict[Expr, dict[int, Expr]] = {}
         placed: dict[int, tuple[Expr, int]] = {}
         sums, sizes = _sums_of(assigns)
@@ -96,10 +97,7 @@ class _Sums:
             if found is None:
                 continue
             placed[id(expr)] = found
-            if all(
-                _is_plain(state, read, node) and _is_there(state, read, node, assigns) and _stays(read, assigns)
-                for read in reads_of(expr)
-            ):
+            if all(_is_plain(state, read, node, always) and _stays(read, assigns) for read in reads_of(expr)):
                 base, place = found
                 places.setdefault(base, {})[place] = expr
         largest = sorted(places, key=lambda base: -sum(1 for _ in walk(base)))
@@ -152,24 +150,21 @@ def _sums_of(assigns: list[Assign]) -> tuple[list[Apply], list[int]]:
     return sums, [sizes[id(expr)] for expr in sums]
 
 
-def _is_there(state: State, read: Read, node: For, assigns: list[Assign]) -> bool:
-    """Whether each vector of the loop may read it whole: some value always does, or all iterations have such an element."""
-    always = any(read in _always(inner.value) for inner in assigns)
-    return always or is_inside(state, read.tensor, read.subscripts, node)
-
-
-def _always(expr: Expr) -> Iterator[Read]:
+def _always(assigns: list[Assign]) -> frozenset[Read]:
     """The reads that no condition on indices keeps from happening."""
-    match expr:
-        case Apply(op="select", args=(condition, *_)) if has_index_values(condition):
-            yield from _always(condition)
-        case Apply():
-            for arg in expr.args:
-                yield from _always(arg)
-        case Read():
-            yield expr
-        case _:
-            pass
+    found: list[Read] = []
+    left: list[Expr] = [assign.value for assign in assigns]
+    while left:
+        match left.pop():
+            case Apply(op="select", args=(condition, *_)) if has_index_values(condition):
+                left.append(condition)
+            case Apply(args=args):
+                left += args
+            case Read() as read:
+                found.append(read)
+            case _:
+                pass
+    return frozenset(found)
 
 
 def _stays(read: Read, assigns: list[Assign]) -> bool:
@@ -211,8 +206,8 @@ def _is_short(state: State, row: Row) -> bool:
     return size is not None and size <= SHORT
 
 
-def _is_plain(state: State, read: Read, node: For) -> bool:
-    """Whether consecutive lanes read consecutive elements of the array's last dimension, whole vectors of at least a line."""
+def _is_plain(state: State, read: Read, node: For, always: frozenset[Read]) -> bool:
+    """Whether consecutive lanes read consecutive elements of the array's last dimension, whole vectors of at least a line, all of which are there: each iteration reads them, or could."""
     slot = state.slots[read.tensor]
     variable = slot.variable
     if variable.scope == "register" or variable.lanes > 1 or not read.subscripts or slot.strides[-1] != 1:
@@ -223,7 +218,9 @@ def _is_plain(state: State, read: Read, node: For) -> bool:
     if not isinstance(last, Affine) or not all(isinstance(s, Affine) for s in around):
         return False
     moving = (last - affine(node.variable), *around)
-    return not any(node.variable in s.variables() for s in moving if isinstance(s, Affine))
+    if any(node.variable in s.variables() for s in moving if isinstance(s, Affine)):
+        return False
+    return read in always or is_inside(state, read.tensor, read.subscripts, node)
 
 
 @dataclass(frozen=True, slots=True)
