@@ -17,6 +17,7 @@ from polyml.codegen.passes.simplify import simplify
 from polyml.codegen.passes.sums.chained_sums import chain_sums
 from polyml.codegen.passes.sums.common_sums import share_sums
 from polyml.codegen.passes.sums.partial_sums import sum_in_parts
+from polyml.codegen.passes.sums.parts_outside import add_up_outside
 from polyml.codegen.passes.sums.quotients_ahead import quotients_ahead
 from polyml.codegen.passes.sums.recurrences import order_sums
 from polyml.codegen.passes.sums.scans import find_scans
@@ -156,6 +157,8 @@ PASSES: tuple[Pass, ...] = (
             large=o.large,
         ),
     ),
+    # Ordering: when sums along lanes have parts, and before rows are jammed, which then have parts of their own around the loop.
+    Pass("add_up_outside", lambda f, _: (add_up_outside(f), ())),
     # Ordering: when loops are loops of vectors.
     Pass("cut_vectors", lambda f, _: (cut_vectors(f), ())),
     Pass("unroll_and_jam", lambda f, _: unroll_and_jam(f)),

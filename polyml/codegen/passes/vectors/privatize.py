@@ -9,7 +9,7 @@ from dataclasses import field, replace
 
 from polyml.codegen.loops import Allocate, Assign, For, Node, Place, UpdateArgument, Variable
 from polyml.codegen.ranges import Ranges
-from polyml.codegen.rewrite import Use, map_places, subscript_variables, uses, walk_nodes
+from polyml.codegen.rewrite import Use, map_places, subscript_variables, uses, variables_of, walk_nodes
 from polyml.dtypes import DType, i32, i64
 from polyml.expressions import Const, IndexValue, Read
 from polyml.new_names import fresh
@@ -17,7 +17,7 @@ from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.sets.affine import Affine, affine
 
-__all__ = ["Accumulators", "Partial", "is_short", "private_body", "shared_targets"]
+__all__ = ["Accumulators", "Partial", "is_fill", "is_short", "private_body", "shared_targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,19 @@ class Accumulators:
             )
             for names in self.names
         ]
+
+
+def is_fill(node: Node) -> bool:
+    """Whether it fills accumulators, or adds them up lane by lane (`Accumulators.once`)."""
+    if (
+        not isinstance(node, For)
+        or node.kind != "vector"
+        or node.lower != affine(0)
+        or node.upper != affine(node.width)
+    ):
+        return False
+    plain = (isinstance(inner, Assign) and not inner.target.subscripts for inner in node.body)
+    return all(plain) and not any(node.variable in variables_of(i.value) for i in node.body if isinstance(i, Assign))
 
 
 def _stand_in(partial: Partial, register: int) -> str:
