@@ -192,7 +192,7 @@ def norm(x: f32["N C H W"], g: f32["C"]):
         ("c d", "c d a b", "a b", ("a_b", "c_d")),
         ("c d", "a b c d", "a b", ("a_b", "c_d")),
         ("c d", "a b c e d", "a b e", ("a_b", "e", "c", "d")),
-        ("c d", "a b c e d", "a e b", ("a", "e", "b", "c", "d")),
+        ("c d", "a b c e d", "a e b", ("a_b", "e", "c", "d")),  # made in the order of the large operand
         ("d c", "a b c", "a b d", ("a_b", "d", "c")),
         ("c d f", "c d a b", "f a b", ("f", "a", "b", "c", "d")),
     ],
