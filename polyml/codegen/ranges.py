@@ -10,7 +10,7 @@ from math import gcd
 from typing import Literal, assert_never
 
 from polyml.codegen.loops import Bounds, For, Function, Multiples
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import dataclass, replace
 from polyml.sets.affine import Affine, Extremum, FloorDiv, affine, maximum, minimum
 
@@ -66,6 +66,13 @@ class Ranges:
         """Whether `value > 0` is certain."""
         low = self.lowest(value)
         return low is not None and low > 0
+
+    def is_element(self, shape: tuple[Affine, ...], subscripts: tuple[Subscript, ...]) -> bool:
+        """Whether an array of that shape surely has such an element."""
+        return all(
+            isinstance(subscript, Affine) and self.is_positive(subscript + 1) and self.is_positive(extent - subscript)
+            for subscript, extent in zip(subscripts, shape, strict=True)
+        )
 
     def constant(self, value: Affine) -> int | None:
         """The only value that is possible."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import For
 from polyml.expressions import Subscript
-from polyml.sets.affine import Affine
 
 __all__ = ["is_inside", "reads_all_lanes"]
 
@@ -18,10 +17,7 @@ def is_inside(state: State, name: str, subscripts: tuple[Subscript, ...], *loops
     ranges = state.outside
     for loop in (*state.loops, *loops):
         ranges = ranges.enter(loop)
-    return all(
-        isinstance(subscript, Affine) and ranges.is_positive(subscript + 1) and ranges.is_positive(extent - subscript)
-        for subscript, extent in zip(subscripts, slot.variable.shape, strict=True)
-    )
+    return ranges.is_element(slot.variable.shape, subscripts)
 
 
 def reads_all_lanes(state: State, name: str, subscripts: tuple[Subscript, ...]) -> bool:

@@ -161,7 +161,7 @@ def _always(assigns: list[Assign]) -> frozenset[Read]:
             case Apply(args=args):
                 left += args
             case Read() as read:
-                found.append(read)
+                found += reads_of(read)
             case _:
                 pass
     return frozenset(found)

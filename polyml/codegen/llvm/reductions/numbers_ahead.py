@@ -171,7 +171,7 @@ class _Search:
         ranges = path[first][1]
         for inner in every:
             ranges = ranges.enter(inner) if inner.variable in needed else ranges
-        if all(self._is_inside(read, ranges) for read, _ in elements):
+        if all(ranges.is_element(self.variables[read.tensor].shape, read.subscripts) for read, _ in elements):
             unsure = []  # what nobody uses, and perhaps nobody wrote, may be looked at in vain
         elif unknown:
             return None
@@ -184,15 +184,6 @@ class _Search:
             isinstance(node, For) and node.kind in ("sequential", "parallel", "vector")
         )
         return runs and array not in self.touched.by(node)
-
-    def _is_inside(self, read: Read, ranges: Ranges) -> bool:
-        """Whether the element is one of the array's for certain."""
-        for subscript, extent in zip(read.subscripts, self.variables[read.tensor].shape, strict=True):
-            if not isinstance(subscript, Affine) or not ranges.is_positive(subscript + 1):
-                return False
-            if not ranges.is_positive(extent - subscript):
-                return False
-        return True
 
     def _condensed(self, look: _Look, user: For) -> _Look:
         """The look with lanes along its innermost loop, where the array lies along that and no other loop has lanes."""

@@ -53,7 +53,9 @@ def find_long_lags(function: Function, *, vector_bytes: int, window: int = 0) ->
         turns = IN_TURN if is_long(loop, window) else 1
         width = turns * vector_bytes // min(access.itemsize for access in found)
         trips = ranges.highest(loop.upper - loop.lower)
-        if vector_bytes // max(access.itemsize for access in found) < _LANES or (trips or 2 * width) < 2 * width:
+        if vector_bytes // max(access.itemsize for access in found) < _LANES or (
+            trips is not None and trips < 2 * width
+        ):
             return loop
         asked = _questions(found, loop.variable, width, ranges.enter(loop))
         if asked is None:
@@ -62,10 +64,7 @@ def find_long_lags(function: Function, *, vector_bytes: int, window: int = 0) ->
         made = replace(loop, kind="vector", factor=1)
         if not asked:
             return made
-        condition = asked[0]
-        for further in asked[1:]:
-            condition = Apply("and", (condition, further), boolean)
-        return If(condition=condition, then=(made,), otherwise=(loop,))
+        return If(condition=asked[0], then=(made,), otherwise=(loop,))
 
     return map_loops(function, lanes_for), tuple(notes)
 
@@ -132,7 +131,7 @@ def _along(subscripts: tuple[Subscript, ...], variable: str, *, write: bool) -> 
 
 
 def _questions(accesses: list[_Access], variable: str, width: int, ranges: Ranges) -> list[Expr] | None:
-    """What must hold for vectors of so many iterations; None where that is never so, or no iteration waits for another one, which the schedule knows better."""
+    """What must hold for vectors of so many iterations, one condition at most; None where that is never so, or no iteration waits for another one, which the schedule knows better."""
     waits = False
     asked: list[Expr] = []
     for write, other in product(accesses, accesses):
