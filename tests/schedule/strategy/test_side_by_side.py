@@ -74,3 +74,17 @@ def test_rows_that_meet_in_l1_are_read_whole(dtype: str, rows: int, length: int,
     np.testing.assert_array_equal(found(x, w), x @ w.T)
     every_other = np.repeat(w, 2, axis=0)[::2]
     np.testing.assert_array_equal(found(np.asfortranarray(x), every_other), x @ w.T)
+
+
+def test_gathered_vectors_are_shared() -> None:
+    """Of y each lane is an element of another line: put together once for three results side by side."""
+    text = (
+        'def f(x: f64["D E A C B"], y: f64["A E B D"]):\n    z[c, e] = x[d, e, a, c, b] * y[a, e, b, d]\n    return z\n'
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-3, 4, (5, 7, 9, 3, 43)).astype(float), rng.integers(-3, 4, (9, 7, 43, 5)).astype(float)
+    f = polyml.einsum(text, target=Target("x86-64-v3"), threads=1)
+    notes = [note.text for region in f.lower(x, y).stages.regions for note in region.notes]
+    assert any("3 c side by side" in text for text in notes), notes
+    expected = np.einsum("deacb,aebd->ce", x, y)
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(x, y), expected)

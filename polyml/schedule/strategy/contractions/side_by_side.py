@@ -12,7 +12,7 @@ from math import ceil, prod
 from polyml.expressions import Apply, Expr, reads_of, walk
 from polyml.operation_weights import weight_of
 from polyml.records import dataclass
-from polyml.schedule.cost import StatementModel
+from polyml.schedule.cost import SHUFFLED, StatementModel
 from polyml.schedule.strategy.bands import Band, Place, has_inner_loops, take_band
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import carries_only_reductions, lane_cost
@@ -56,7 +56,7 @@ def plan_side_by_side(band: Band, facts: Facts, place: Place) -> SideBySide | No
         return None
     lanes = inner.indices[min(usable, key=lambda k: (lane_cost(inner, k, facts), -k))][band.core]
     reads = [a for a in model.accesses if not a.write]
-    if any(a.lane_stride(lanes, facts.lanes(band.core)) not in (0, 1) for a in reads):
+    if any(a.lane_stride(lanes, facts.lanes(band.core)) is None for a in reads):
         return None
     moving = {
         k: own[band.core] for k, own in enumerate(band.indices) if any(a.stride(own[band.core]) == 0 for a in reads)
@@ -111,8 +111,9 @@ def _best(
     reads = [a for a in model.accesses if not a.write and a.stride(lanes) != 0]
     if not reads:
         return None  # the same value in all lanes: there is no load to share
+    loads = [_loads(a.stride(lanes), facts.lanes(band.core)) for a in reads]
     members = [k for k in moving if band.extents[k] > 1]
-    best, least = None, GAIN * _cycles(model.operations, 1, len(reads))
+    best, least = None, GAIN * _cycles(model.operations, 1, sum(loads))
     for counts in _counts([min(MOST, band.extents[k]) for k in members], facts.target.vector_registers - 3):
         rows = prod(counts)
         chosen = dict(zip(members, counts, strict=True))
@@ -121,7 +122,8 @@ def _best(
             continue
         waste = prod(ceil(band.extents[k] / c) * c / band.extents[k] for k, c in chosen.items())
         saved = sum(weight * (1 - prod(chosen.get(k, 1) for k in own) / rows) for weight, own in shared)
-        cost = waste * _cycles(model.operations - saved, rows, sum(vectors))
+        loaded = sum(count * each for count, each in zip(vectors, loads, strict=True))
+        cost = waste * _cycles(model.operations - saved, rows, loaded)
         if cost < 0.98 * least:
             best, least = {k: c for k, c in chosen.items() if c > 1}, cost
     return best
@@ -137,7 +139,13 @@ def _counts(limits: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
             yield (count, *others)
 
 
-def _cycles(operations: float, rows: int, loads: int) -> float:
+def _loads(stride: int | None, lanes: int) -> float:
+    """Of one vector whose neighbours are so many elements apart: what a few vectors are shuffled out of, or an element at a time."""
+    gap = abs(stride or lanes)
+    return 1.0 if gap == 1 else min(2.0 * gap - 1 if gap <= SHUFFLED else lanes, float(lanes))
+
+
+def _cycles(operations: float, rows: int, loads: float) -> float:
     """Per element, of so many operations: two of them and two loads a cycle; vectors that hide cost something, too, since they come from L2 or from memory."""
     return (max(rows * max(operations, 1.0) / 2, loads / 2) + 0.5 * loads) / rows
 
