@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import ceil
 
 from polyml.codegen.loops import For, Place
@@ -31,6 +32,10 @@ class Coming:
     tiles: int
     line: int
     beside: bool
+
+    def soon(self) -> Coming:
+        """The same with all lines asked for by the first tiles, as few as can: those behind them ask again."""
+        return replace(self, tiles=min(self.tiles, ceil(self.lines(self.width) / MOST_LINES)))
 
     def down(self, lanes: For, sums: For) -> Iterator[Place]:
         """Of rows along the lanes: a line or two of each that an iteration goes on by, so that all tiles together ask for every one."""

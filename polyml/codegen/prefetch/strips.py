@@ -2,7 +2,7 @@
 
 A strip is a few lines of each of many rows, which lie in pages of their own, where no prefetcher of the hardware follows. Its first tile would wait for each of them. Those before it have time:
 each asks for a line or two of every row. The next strip may lie anywhere: beside this one, at the start of the next row of strips, or in another row of the operand. Strips across rows that are contiguous along the sum, which are
-transposed as they are packed, are asked for row by row.
+transposed as they are packed, are asked for row by row. A row that one vector loop makes alone has its next ones asked for by its first vectors: the strip is needed no later than that.
 """
 
 from __future__ import annotations
@@ -70,16 +70,23 @@ class _Strips(TileFetches):
                 {v for bound in (node.lower, node.upper) for v in bound.variables()} if isinstance(node, For) else set()
             )
         turns = self.turns(loops, between, lanes, apart=self.is_apart(read, sums))
+        following = self.following(around, lanes, read)
+        one_row = turns is None and not between and self.is_one_row(read, lanes, sums, loops)
+        if one_row:
+            turns = self.turns((*loops, lanes), (lanes,), lanes, apart=True)
+            width, following[lanes.variable] = _whole_row(lanes, loops), lanes.lower
         if turns is None or any(loop.variable in used for loop in between):
             return
         coming = Coming(
             read,
             width,
-            self.following(around, lanes, read),
+            following,
             *turns,
             self.caches.line // self.arguments[read.tensor].dtype.itemsize,
             self.is_neighbour(around[-1], lanes, sums, read, width),
         )
+        if one_row:
+            coming = coming.soon()
         places = tuple(coming.across(lanes, sums) if self.is_across(read, lanes) else coming.down(lanes, sums))
         if places:
             yield from places
@@ -95,11 +102,12 @@ class _Strips(TileFetches):
         if counts is not None:
             return turn_of(between, counts), prod(counts)
         # Two tiles of different rows have no loop around them.
-        tiles = [n for n in loops[-1].body if isinstance(n, For) and n.kind == "vector"]
-        at = next((k for k, tile in enumerate(tiles) if tile.body is lanes.body), None)
-        if between or at is None or len(tiles) < 2 or self.caches.beside or not apart:
+        vectors = [n for n in loops[-1].body if isinstance(n, For) and n.kind == "vector"]
+        own = next((loop for loop in vectors if loop.body is lanes.body), None)
+        tiles = [loop for loop in vectors if own is not None and loop.lower == own.lower]
+        if between or own is None or len(tiles) < 2 or self.caches.beside or not apart:
             return None
-        return affine(at), len(tiles)
+        return affine(tiles.index(own)), len(tiles)
 
     def is_apart(self, read: Read, sums: For) -> bool:
         """Whether rows of the operand lie in pages of their own, or L2 does not hold it: Zen 3, two tiles of four and three rows, with requests, of the time without, rows of 824 bytes 1.2, of 1640 1.12 to 1.2, of 3280 in f64 1.1, of 6400 0.8."""
@@ -107,6 +115,15 @@ class _Strips(TileFetches):
         flat = flat_element(variable, read.subscripts)
         row = PAGE if flat is None else abs(flat.stride(sums.variable) or 0) * variable.dtype.itemsize
         return row >= PAGE or (variable.bytes or 0) > self.caches.l2
+
+    def is_one_row(self, read: Read, lanes: For, sums: For, loops: tuple[For, ...]) -> bool:
+        """Whether the vectors of one whole row, and nothing else, go down pieces of rows that lie in pages of their own."""
+        if loops[-1].step > 1 or any(_follows(lanes, loop) for loop in loops):
+            return False
+        variable = self.arguments[read.tensor]
+        flat = flat_element(variable, read.subscripts)
+        row = 0 if flat is None else abs(flat.stride(sums.variable) or 0) * variable.dtype.itemsize
+        return row >= PAGE and [n for n in walk_nodes(lanes.body) if isinstance(n, For)] == [sums]
 
     def is_few_rows(self, read: Read, sums: For, loops: tuple[For, ...]) -> bool:
         """Whether the strip is a piece of a few rows of many, which are read from end to end (along.py). Terms that are left of the loop's steps are behind it."""
@@ -218,6 +235,12 @@ def _from_strip(lanes: For, loops: Sequence[For]) -> For:
 def _values(condition: Expr) -> set[str]:
     """The variables that a condition asks about."""
     return {v for part in walk(condition) if isinstance(part, IndexValue) for v in part.affine.variables()}
+
+
+def _whole_row(lanes: For, loops: Sequence[For]) -> int:
+    """Elements of the row that a vector loop of known length begins, with those that no whole vector has."""
+    rest = (n for n in loops[-1].body if isinstance(n, For) and n.masked and n.lower == lanes.upper)
+    return (next(rest, lanes).upper - lanes.lower).constant
 
 
 def _follows(lanes: For, loop: For) -> bool:

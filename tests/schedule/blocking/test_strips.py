@@ -394,3 +394,23 @@ def test_short_rows_are_taken_in_narrow_strips_that_stay_in_l1(name: str, n: int
     assert ("strips" in plan) == (how == "in strips")
     if name != "wide":
         np.testing.assert_array_equal(function(guarded(x), guarded(y)), (x.T if name == "tn" else x) @ y)
+
+
+@pytest.mark.parametrize(("columns", "left"), [(43, 3), (32, 0)])
+def test_vectors_of_a_whole_row_ask_for_its_next_strip(columns: int, left: int) -> None:
+    """One tile makes a row: its first vectors ask for all lines of the next one's, those of the columns that no whole vector has among them."""
+    text = 'def f(x: f64["K G M"], y: f64["K N"]):\n    z[g, n, m] = x[k, g, m] * y[k, n]\n    return z\n'
+    x, y = integers(31, 37, columns, dtype="f8"), integers(31, 13, dtype="f8", seed=1)
+    target = Target("x86-64-v3", l1_bytes=32 << 10, l2_bytes=512 << 10)
+    loops = polyml.einsum(text, target=target, threads=1).lower(x, y).text("loops")
+    asked = re.findall(r"prefetch L2 x\[(.*?), (.*?), (.*)\];", loops)
+    assert len(asked) == 2
+    lines = {
+        tuple(eval(s, {"min": min, "k": 5, "g": 7, "m": m}) for s in place)
+        for place in asked
+        for m in range(0, columns - left, 4)[: columns // 8 + 1]
+    }
+    whole = {(5, 8, at) for at in range(7, columns, 8)}
+    assert whole <= lines, lines
+    function = polyml.einsum(text, target=TARGET, threads=1, verify=True)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("kgm,kn->gnm", x, y))
