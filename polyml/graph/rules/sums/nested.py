@@ -52,7 +52,10 @@ MUCH, LITTLE = 4, 1 << 22
 """Another order of sums is much better if it takes a quarter, and there are more products than these."""
 
 MOST = 4
-"""Reduced indices beyond which all their subsets are too many."""
+"""Reduced indices beyond which all their subsets are too many: those that the same factors know go together then."""
+
+MOST_GROUPS = 7
+"""Groups of them, at most: so many has a product of three factors."""
 
 FEW = 3
 """Factors up to which the first inner sum decides: of more, what it leaves is split again."""
@@ -163,12 +166,7 @@ def _best(equation: Equation, work: Nesting) -> tuple[_Inner, _Ranges] | None:
     factors = factors_of(equation.body)
     dtype = equation.body.dtype
     many = len(factors) > FEW
-    if (
-        len(factors) < 2
-        or not (many or len(equation.reduced) <= MOST)
-        or not (dtype.is_float or dtype.is_integer)
-        or dtype.is_half
-    ):
+    if len(factors) < 2 or not (dtype.is_float or dtype.is_integer) or dtype.is_half:
         return None
     own = set(equation.indices)
     uses = [variables_of(factor) & own for factor in factors]
@@ -243,11 +241,13 @@ def _candidates(
     equation: Equation, factors: Sequence[Expr], uses: Sequence[Set[str]], work: Nesting
 ) -> Iterator[_Inner]:
     """All inner sums that leave a factor outside; none where there are too many."""
-    if len(equation.reduced) > MOST:
+    groups = _groups(equation.reduced, uses)
+    if len(groups) > MOST_GROUPS:
         return
-    for count in range(1, len(equation.reduced)):
-        for reduced in combinations(equation.reduced, count):
-            chosen = set(reduced)
+    for count in range(1, len(groups)):
+        for together in combinations(groups, count):
+            chosen = set().union(*together)
+            reduced = tuple(r for r in equation.reduced if r in chosen)
             within = [bool(used & chosen) for used in uses]
             if all(within) or not any(within):
                 continue
@@ -256,6 +256,14 @@ def _candidates(
             outside = tuple(f for f, is_inside in zip(factors, within, strict=True) if not is_inside)
             kept = _in_memory_order([i for i in equation.indices if i in mentioned], inside, equation, work)
             yield _Inner(reduced, kept, inside, outside)
+
+
+def _groups(reduced: Sequence[str], uses: Sequence[Set[str]]) -> list[tuple[str, ...]]:
+    """The reduced indices that are summed over together: each by itself, or, of many, those that the same factors know."""
+    if len(reduced) <= MOST:
+        return [(r,) for r in reduced]
+    known = {r: tuple(r in used for used in uses) for r in reduced}
+    return [tuple(r for r in reduced if known[r] == factors) for factors in dict.fromkeys(known.values())]
 
 
 def _in_order(

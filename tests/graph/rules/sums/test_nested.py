@@ -24,6 +24,10 @@ MTTKRP = program(
 CHAIN = program(
     'a: f64["I J"], b: f64["J K"], c: f64["K L"], d: f64["L M"]', "y[i, m] = a[i, j] * b[j, k] * c[k, l] * d[l, m]", "return y"
 )  # fmt: skip
+MANY = program(
+    'x: f64["C A"], y: f64["E D A F"], z: f64["B E F D"]', "r[c] = x[c, a] * y[e, d, a, f] * z[b, e, f, d]", "return r"
+)  # fmt: skip
+PAIR = program('x: f64["C A B D E F"], y: f64["A B D G"]', "r[c, g] = x[c, a, b, d, e, f] * y[a, b, d, g]", "return r")
 FORM = program('a: i64["J"], b: i64["J K"], c: i64["K"]', "y = sum[j, k](a[j] * b[j, k] * c[k])", "return y")
 
 
@@ -33,6 +37,8 @@ FORM = program('a: i64["J"], b: i64["J K"], c: i64["K"]', "y = sum[j, k](a[j] * 
         (MTTKRP, ((9, 40, 60), (40, 7), (60, 7)), "ijk,jr,kr->ir", 1),
         (CHAIN, ((9, 11), (11, 13), (13, 8), (8, 17)), "ij,jk,kl,lm->im", 2),
         (FORM, ((31,), (31, 37), (37,)), "j,jk,k->", 1),
+        (MANY, ((7, 13), (5, 6, 13, 3), (17, 5, 3, 6)), "ca,edaf,befd->c", 2),
+        (PAIR, ((3, 4, 5, 2, 6, 7), (4, 5, 2, 19)), "cabdef,abdg->cg", 1),
     ],
 )
 def test_factors_that_an_index_does_not_reach_wait_for_its_sum(source, shapes, einsum, inner) -> None:  # type: ignore[no-untyped-def]
