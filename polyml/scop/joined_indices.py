@@ -22,7 +22,7 @@ from polyml.scop.joined_rows import with_joined_rows
 from polyml.scop.joining import Joining, box_extents, joined
 from polyml.scop.products import with_used_sizes
 from polyml.scop.scop import Scop, Statement
-from polyml.scop.short_ends import LEAST_COPIED, with_short_ends
+from polyml.scop.short_ends import with_short_ends
 from polyml.sets.affine import Affine
 from polyml.sets.shapes import element_count
 from polyml.target import FEW_REGISTERS
@@ -42,7 +42,10 @@ TILE = 6
 """Rows of a register tile: a shorter index is none by itself."""
 
 LEAST_WORK = 1 << 15
-"""Instances below which nothing is gained."""
+"""Instances of a contraction below which nothing is gained."""
+
+LEAST_ELEMENTS = 1 << 9
+"""The same where there is no contraction: loops over short rows take longer than what they do, and each row has an end that is no whole vector."""
 
 
 def joined_indices(
@@ -103,8 +106,7 @@ def _neighbours(scop: Scop, name: str) -> Scop:
     while True:
         statement, joining = scop.statements[name], Joining(scop)
         extents = box_extents(scop, statement) or {}
-        least = LEAST_COPIED if isinstance(statement.value, Read) else LEAST_WORK
-        if not scop.sizes and prod(extent.constant for extent in extents.values()) < least:
+        if not scop.sizes and prod(extent.constant for extent in extents.values()) < LEAST_ELEMENTS:
             return scop
         numbers = [index for index, extent in extents.items() if scop.sizes and extent.is_constant]
         pairs = (pair for pair in _pairs(statement) if not all(i in numbers for i in pair))

@@ -16,7 +16,7 @@ from polyml.scop.scop import Access, Scop, Statement
 from polyml.sets.affine import Affine, affine
 from polyml.sets.boxes import box
 
-__all__ = ["LEAST_COPIED", "with_short_ends"]
+__all__ = ["with_short_ends"]
 
 LEAST_COPIED = 1 << 12
 """Elements of a copy below which nothing is gained: index arithmetic is all that it computes."""
