@@ -22,6 +22,7 @@ from polyml.schedule.strategy.bands import (
 from polyml.schedule.strategy.choices import NestChoice
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
+from polyml.schedule.strategy.meeting_rows import vectors_of_meeting_rows
 from polyml.schedule.strategy.neighbours import neighbouring_rows
 from polyml.schedule.strategy.recurrences.vectors import has_recurrence, recurrence_vectors
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even, wanted_iterations
@@ -87,6 +88,8 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     wide = facts.panel_vectors(band.core, band.indices[lanes][band.core])
     if wide:
         tile = replace(tile, vectors=wide)
+    elif jam is None:
+        tile = replace(tile, vectors=max(tile.vectors, vectors_of_meeting_rows(band, lanes, facts)))
     plan = NestPlan(lanes, jam, tile, tile.vectors * facts.lanes(band.core), whole=chosen.whole, alone=chosen.alone)
     if jam is not None and chosen.whole is not None:
         band = with_extent(band, jam, chosen.whole.extent)
