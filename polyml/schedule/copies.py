@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import islpy as isl
 
+from polyml.expressions import Read
 from polyml.scop.accesses import access_map, guarded_reads
 from polyml.scop.scop import Array, Scop, Statement
+from polyml.sets.affine import Affine, affine
 from polyml.sets.spaces import parameters_text
 
-__all__ = ["universe", "with_copies"]
+__all__ = ["read_along", "universe", "with_copies"]
 
 
 def with_copies(scop: Scop, made: Mapping[str, tuple[Array, Statement]], changed: Mapping[str, Statement]) -> Scop:
@@ -74,3 +76,11 @@ def universe(scop: Scop, array: str) -> isl.UnionSet:
     """All elements that an array of that rank may have."""
     names = ", ".join(f"a{d}" for d in range(len(scop.arrays[array].shape)))
     return isl.UnionSet(f"{parameters_text(scop.sizes)}{{ {array}[{names}] }}")
+
+
+def read_along(read: Read, indices: Collection[str]) -> Read:
+    """The read at place 0 of all other indices, along which the array's memory does not move: it is broadcast, or has one element there."""
+    named = (s.name if isinstance(s, Affine) else None for s in read.subscripts)
+    moves = (name is None or name in indices for name in named)
+    places = tuple(s if kept else affine(0) for s, kept in zip(read.subscripts, moves, strict=True))
+    return Read(read.tensor, places, read.dtype)

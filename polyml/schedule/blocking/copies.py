@@ -19,7 +19,7 @@ from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.makers import Makers
 from polyml.schedule.blocking.rest_columns import cut_rest, rest_copy, rest_storage
 from polyml.schedule.blocking.strips import WAY
-from polyml.schedule.copies import universe, with_copies
+from polyml.schedule.copies import read_along, universe, with_copies
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Storage
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -87,14 +87,14 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
     copies = BlockCopies()
     if plan.packed and not plan.in_place:
         panels = array_name(f"{plan.vector_operand}_panels", scop.arrays)
-        layout = (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes)
+        layout = _own(statement, plan.vector_operand, (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes))
         repeats = tuple(i for i in (*plan.row_side, plan.rows) if plan.blocked(i)) if plan.rows_ahead else ()
         made[panels] = vector = _copy(scop, plan, plan.vector_operand, panels, layout, repeats)
         copies = BlockCopies(vector_copy=vector[1].name, vector_array=panels)
         layouts[plan.vector_operand] = panels, layout
     if plan.row_operand is not None:
         name = array_name(f"{plan.row_operand}_panels", {*scop.arrays, *made})
-        layout = (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows)
+        layout = _own(statement, plan.row_operand, (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows))
         repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.rows_ahead)
         rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
         made[name] = rows
@@ -138,17 +138,24 @@ def _rows_apart(packed: Packed, plan: Blocking, sums: Array) -> Packed:
     return replace(packed, storage={**packed.storage, sums.name: room})
 
 
+def _own(statement: Statement, operand: str, order: Sequence[str]) -> tuple[str, ...]:
+    """Those of these indices that the operand has: C may have one that neither moves along, of what is broadcast."""
+    read = next(r for r in reads_of(statement.value) if r.tensor == operand)
+    used = [s.name for s in read.subscripts if isinstance(s, Affine)]
+    return tuple(i for i in order if i == "" or i in used)
+
+
 def _copy(
     scop: Scop, plan: Blocking, operand: str, name: str, layout: Sequence[str], repeats: Sequence[str]
 ) -> tuple[Array, Statement]:
     """The packed array and its copy statement, which runs along the indices that the operand has in the contraction."""
     read = next(r for r in reads_of(scop.statements[plan.statement].value) if r.tensor == operand)
-    used = [s.name for s in read.subscripts if isinstance(s, Affine) and s.name is not None]
-    indices = (*(block_index(i) for i in repeats), *(i for i in layout if i in used))
+    used = [i for i in layout if i]
+    indices = (*(block_index(i) for i in repeats), *used)
     limits = " and ".join(
         [
             *(f"0 <= {block_index(i)} and {plan.sizes[i]} * {block_index(i)} < {plan.end(i)}" for i in repeats),
-            *(f"0 <= {i} < {plan.end(i)}" for i in layout if i in used),
+            *(f"0 <= {i} < {plan.end(i)}" for i in used),
         ]
     )
     copy = f"S_{name}"
@@ -158,15 +165,15 @@ def _copy(
         indices=indices,
         domain=isl.Set(f"{parameters_text(scop.sizes)}{{ {copy}[{', '.join(indices)}] : {limits} }}"),
         kind="copy",
-        target=Access(name, _subscripts(layout, used)),
-        value=Read(operand, read.subscripts, dtype),
+        target=Access(name, _subscripts(layout)),
+        value=read_along(read, indices),
     )
-    shape = tuple(plan.ends.get(i, affine(plan.extents[i])) if i in used else affine(1) for i in layout)
+    shape = tuple(plan.ends.get(i, affine(plan.extents[i])) if i else affine(1) for i in layout)
     return Array(name=name, dtype=dtype, shape=shape, kind="local"), statement
 
 
-def _subscripts(layout: Sequence[str], used: Sequence[str]) -> tuple[Affine, ...]:
-    return tuple(affine(i) if i in used else affine(0) for i in layout)
+def _subscripts(layout: Sequence[str]) -> tuple[Affine, ...]:
+    return tuple(affine(i) if i else affine(0) for i in layout)
 
 
 def _redirected(statement: Statement, layouts: Mapping[str, tuple[str, Sequence[str]]]) -> Statement:
@@ -174,8 +181,7 @@ def _redirected(statement: Statement, layouts: Mapping[str, tuple[str, Sequence[
         if read.tensor not in layouts:
             return read
         name, layout = layouts[read.tensor]
-        used = [s.name for s in read.subscripts if isinstance(s, Affine) and s.name is not None]
-        return Read(name, _subscripts(layout, used), read.dtype)
+        return Read(name, _subscripts(layout), read.dtype)
 
     return replace(statement, value=map_reads(statement.value, change))
 

@@ -13,6 +13,7 @@ import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
 from polyml.schedule.blocking.blocks import Blocking
+from polyml.schedule.copies import read_along
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Storage
 from polyml.scop.scop import Access, Array, Scop, Statement
@@ -83,7 +84,7 @@ def rest_copy(scop: Scop, plan: Blocking, array: str) -> tuple[Array, Statement,
         domain=isl.Set(f"{{ {name}[{', '.join(indices)}] : {' and '.join(limits)} }}"),
         kind="copy",
         target=Access(array, subscripts),
-        value=Read(read.tensor, read.subscripts, read.dtype),
+        value=read_along(read, indices),
     )
     shape = tuple(affine(plan.rest if i == plan.lanes else plan.extents[i]) for i in indices)
 

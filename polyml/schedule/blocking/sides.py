@@ -57,6 +57,9 @@ def sides_of(model: StatementModel) -> Sides | None:
         return None
     operand, *alike = large
     rows = [i for i in free if operand.stride(i) == 0]
+    # What no operand moves along (all are broadcast) is no row: panels would be gone when its next iteration reads them.
+    if any(model.extents[i] > 1 and all(a.stride(i) == 0 for a in others) for i in rows):
+        return None
     # Sums down the columns of several matrices, which lie alike, read these side by side.
     if alike and (len(free) > 1 or any(a.stride(i) != operand.stride(i) for a in alike for i in model.extents)):
         return None

@@ -51,3 +51,15 @@ def test_values(form: tuple[str, str], rows: int, depth: int, columns: int) -> N
         TEXT.format("f64", *form), target=target if rows == 131 and target.runs_here else Target("host"), threads=1
     )(given, y)
     np.testing.assert_array_equal(found, x @ y)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_operands_that_do_not_move_along_an_index(count: int) -> None:
+    """A dimension of one element in a strided view, which the panels do not have, or one that is broadcast, whose rows are in no blocks."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-3, 4, (66, 31, 3)).astype(float), rng.integers(-3, 4, (66, 33, 2)).astype(float)
+    text = 'def f(x: f64["K M J"], y: f64["K N I"]):\n    z[i, j, n, m] = x[k, m, j] * y[k, n, i]\n    return z\n'
+    function = polyml.einsum(text, target=Target("host", l1_bytes=2048, l2_bytes=8192), threads=1)
+    given = x[:, :, 1::2] if count == 1 else np.broadcast_to(x[:, :, :1], (66, 31, count))
+    assert ("y_panels" in function.lower(given, y).text("domains")) == (count == 1)
+    np.testing.assert_array_equal(function(given, y), np.einsum("kmj,kni->ijnm", given, y))
