@@ -52,7 +52,7 @@ class _Blocks(TileFetches):
             return
         counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
         turn, tiles = turn_of(between, counts), prod(counts)
-        inner = {lanes.variable, *(loop.variable for loop in between)}
+        inner = {loop.variable for loop in walk_nodes(block.body) if isinstance(loop, For)} - {sums.variable}
         reads = dict.fromkeys(_reads(sums))
         reads |= dict.fromkeys(_made_from(block, sums, {read.tensor for read in reads}))
         for read in {read.tensor: read for read in reversed(reads)}.values():

@@ -42,3 +42,15 @@ def test_results() -> None:
     function = polyml.einsum(TEXT, target=small, threads=1)
     assert "the next block of x" in str(function.explain(x, y))
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("bkn,bkm->bnm", x, y))
+
+
+def test_rows_of_what_is_packed_are_no_rows_of_the_sums() -> None:
+    """The copy of x goes across its rows by a loop of its own, whose variable the sums do not have."""
+    rng = np.random.default_rng(0)
+    text = 'def f(x: f64["N K B"], y: f64["K B M"]):\n    z[b, n, m] = x[n, k, b] * y[k, b, m]\n    return z\n'
+    small = Target("host", vector_bytes=32, vector_registers=16, l1_bytes=2048, l2_bytes=65536)
+    x, y = rng.integers(-9, 10, (112, 144, 16)).astype(float), rng.integers(-9, 10, (144, 16, 10)).astype(float)
+    function = polyml.einsum(text, target=small, threads=1)
+    turned = y[:, :, ::-1]
+    assert "x in panels" in str(function.explain(x, turned))
+    np.testing.assert_array_equal(function(x, turned), np.einsum("nkb,kbm->bnm", x, turned))
