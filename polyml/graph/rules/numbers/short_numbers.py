@@ -136,23 +136,22 @@ def _of_type(dtype: DType) -> Range | None:
 
 
 def range_of(expr: Expr, ranges: Mapping[str, Range]) -> Range | None:
-    """The least and the greatest value of a whole number; None where that is not known from its parts."""
+    """The least and the greatest value of a whole number; None where that is not known from its parts, or its type does not have them all: a difference of unsigned numbers wraps."""
     match expr:
         case Const(value=value):
-            return (int(value), int(value)) if expr.dtype.kind in "iu" else None
+            found = (int(value), int(value)) if expr.dtype.kind in "iu" else None
+        case Apply(op="cast", args=(Read(tensor=name),)) if name in ranges:
+            found = ranges[name]
         case Apply(op="cast", args=(source,)):
-            if isinstance(source, Read) and source.tensor in ranges:
-                return ranges[source.tensor]
-            if source.dtype.kind == "b":
-                return 0, 1
             small = source.dtype.kind in "iu" and source.dtype.itemsize == 1
-            return _of_type(source.dtype) if small else None
+            found = (0, 1) if source.dtype.kind == "b" else _of_type(source.dtype) if small else None
         case Apply(op="select", args=(_, *values)) | Apply(args=(*values,)):
             spans = [range_of(value, ranges) for value in values]
+            known = [span for span in spans if span is not None]
+            found = _combined(expr, known) if len(known) == len(spans) else None
         case _:
-            return None
-    known = [span for span in spans if span is not None]
-    return _combined(expr, known) if len(known) == len(spans) else None
+            found = None
+    return found if found is not None and fits(found, expr.dtype) else None
 
 
 def _combined(expr: Apply, spans: list[Range]) -> Range | None:
