@@ -118,6 +118,13 @@ def every_program() -> Iterator[object]:
                 yield pytest.param(dtype, name, body, layout, marks=marks, id=f"{dtype}-{name}-{layout}")
 
 
+def test_a_complex_product_counts_each_factor_once() -> None:
+    """However many values an index has that stands beside it, not in it."""
+    body = "y[n, m] = w[0, m] * prod[k, k < n + 2](x[n, k]); s = sum[m](w[0, m] * prod[n](v[n]))"
+    given = arguments(DTYPES["c128"], "contiguous", (3, 2, 5))
+    assert verify(source("product", body, DTYPES["c128"]), *given)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
 @pytest.mark.few(3)

@@ -201,9 +201,9 @@ def _scale(state: State, target: Target, variable: Variable, value: Typed) -> No
     stored(value, dtype, name=label, update=True, span=span)
     if dtype.is_complex:
         factors = Typed(cast(value.expr, dtype, span), False)
-        scope = target.path.scope
+        scope, places = target.path.scope, target.subscripts
         product = product_into(
-            state, f"{label}_product", dtype, variable.shape, target.subscripts, factors.expr, scope, (), span
+            state, f"{label}_product", dtype, variable.shape, places, factors.expr, scope, (), target.indices, span
         )
     else:
         ones = state.tensor(f"{label}_ones", dtype.part, variable.shape)

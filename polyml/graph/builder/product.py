@@ -54,15 +54,16 @@ def product_into(
     factor: Expr,
     scope: Scope,
     kept: Sequence[str],
+    multiplied: Sequence[str],
     span: Span,
 ) -> Tensor:
-    """A tensor of ones whose elements `target` are multiplied by `factor` at every point of the scope.
+    """A tensor of ones whose elements `target` are multiplied by `factor` for all values of indices of the scope.
 
-    kept: the indices of the scope that different elements have; the others, over which loops run, may meet in one element.
+    kept: the indices that different elements have. multiplied: those over which loops run, whose values may meet in one element. An index that is neither of them tells nothing apart, and no factor counts once for each of its values.
     """
     ones = state.tensor(label, dtype, shape)
     state.emit(fill(ones, cast(Const(1, i64), dtype), span))
-    bound = [r for r in scope.indices if r.name not in kept]
+    bound = [r for r in scope.indices if r.name in multiplied]
     stops = [_stop(state, r, f"a product over {dtype} runs over it", span) for r in bound]
     renamed = {r.name: affine(state.fresh(r.name)) for r in bound}
 

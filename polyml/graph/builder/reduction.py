@@ -108,10 +108,9 @@ def nested(state: State, label: str, reduction: Reduction) -> Typed:
         names = tuple(r.name for r in free)
         shape = free_box(state, free, reduction.kind, reduction.span)
         target = tuple(map(affine, names))
+        scope, bound = reduction.inner.scope, reduction.bound
         name = f"{label}_prod"
-        whole = product_into(
-            state, name, body.dtype, shape, target, body.expr, reduction.inner.scope, names, reduction.span
-        )
+        whole = product_into(state, name, body.dtype, shape, target, body.expr, scope, names, bound, reduction.span)
         return element(Read(whole.name, target, body.dtype), reduction.weak)
     parts = parts_of(body.expr)
     assert parts.imag is not None, "internal: a complex value has two parts"
