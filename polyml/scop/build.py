@@ -154,7 +154,7 @@ class _Builder:
 
     def box(self, shape: Sequence[Affine], elements: Sequence[str], around: _Around) -> isl.Set:
         """All elements of an array as instances inside the loops."""
-        if not around.loops and not around.variables:
+        if not around.loops:
             return box("", elements, dict(zip(elements, shape, strict=True)), self.sizes)
         dims = [*around.variables, *elements]
         limits = [level.bounds for level in around.loops]

@@ -125,6 +125,18 @@ def test_a_complex_product_counts_each_factor_once() -> None:
     assert verify(source("product", body, DTYPES["c128"]), *given)
 
 
+def test_terms_that_a_sum_skips_have_a_type_all_the_same() -> None:
+    """A bool beside the number 0 is a whole number, in a product with f32 of f64; beside False it stays one."""
+    text = 'def f(b: bool["N"], x: f32["N"], u: u8["N"]):\n'
+    text += "".join(
+        f"    {name}[n] = x[n] * sum[k](where(k < n, b[k], {zero}) * {other}[k])\n"
+        for name, zero, other in (("y", "0", "x"), ("z", "0", "u"), ("t", "False", "x"))
+    )
+    b, x, u = np.arange(7) % 2 == 0, np.arange(7, dtype=np.float32), np.arange(250, 257).astype(np.uint8)
+    assert verify(f"{text}    return y, z, t\n", b, x, u)
+    assert [a.dtype for a in polyml.einsum(f"{text}    return y, z, t\n")(b, x, u)] == ["f8", "f8", "f4"]
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "name", "body", "layout"), list(every_program()))
 @pytest.mark.few(3)

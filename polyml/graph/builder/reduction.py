@@ -171,8 +171,8 @@ def nonzero(node: Expression, names: Names, inside: Inside) -> tuple[Expression,
             condition = constraint_of(test, names)
             if condition is None:
                 return node, []
-            if isinstance(zero.value, float):  # whole numbers beside it are floats
-                chosen = Binary("*", chosen, replace(zero, value=1.0), node.span)
+            if not isinstance(zero.value, bool):  # beside it whole numbers may be floats, and bools are numbers
+                chosen = Binary("*", chosen, replace(zero, value=type(zero.value)(1)), node.span)
             return chosen, [condition]
         case Subscript(tensor=Pad()):
             return node, inside(node)
