@@ -70,8 +70,8 @@ class BlockedNest:
 
 
 def block_index(index: str) -> str:
-    """The name of the index that counts blocks of `index`."""
-    return f"{index}_block"
+    """The name of the index that counts blocks of `index`, which no index of a program has."""
+    return f"{index}_block'"
 
 
 def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tuple[Packed, BlockCopies]:
@@ -188,11 +188,11 @@ def _redirected(statement: Statement, layouts: Mapping[str, tuple[str, Sequence[
 
 def _same_block(scop: Scop, copy: Statement, reader: Statement, plan: Blocking) -> isl.UnionMap:
     """{ copy -> reader }: what is packed for each block again is for the block that the reader is in."""
-    sources = [i if i.endswith("_block") else f"{i}_" for i in copy.indices]
+    sources = {i: f"c{d}'" for d, i in enumerate(copy.indices)}
     equal = " and ".join(
-        f"{block_index(i)} = floor({i}/{plan.sizes[i]})" for i in reader.indices if block_index(i) in copy.indices
+        f"{sources[block_index(i)]} = floor({i}/{plan.sizes[i]})" for i in reader.indices if block_index(i) in sources
     )
-    text = f"{copy.name}[{', '.join(sources)}] -> {reader.name}[{', '.join(reader.indices)}]"
+    text = f"{copy.name}[{', '.join(sources.values())}] -> {reader.name}[{', '.join(reader.indices)}]"
     return isl.UnionMap(f"{parameters_text(scop.sizes)}{{ {text} : {equal or 'true'} }}")
 
 

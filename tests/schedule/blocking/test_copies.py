@@ -39,6 +39,14 @@ def test_few_panels_lie_side_by_side() -> None:
     assert panels(V4, "f64", NN, 512) == {"y": [4, 512, 24]}
 
 
+def test_an_index_may_be_called_like_the_number_of_a_block() -> None:
+    """`k_block` counts no blocks of k: rows of that name are blocked like any others."""
+    target = Target("x86-64-v3", l1_bytes=8 * 1024, l2_bytes=64 * 1024)
+    x, y = np.zeros((300, 200), np.float32), np.zeros((300, 600), np.float32)
+    text = TEXT.format("f32", *TN).replace("n,", "k_block,").replace("n]", "k_block]")
+    assert "blocks of k by 80" in polyml.einsum(text, target=target, threads=1).lower(x, y).explain()
+
+
 @pytest.mark.parametrize("form", [NN, TN])
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(160, 512, 512), (131, 1027, 301), (65, 300, 520)])
 @pytest.mark.few(2)
