@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-__all__ = ["array_name", "fresh", "fresh_name", "underscored"]
+__all__ = ["array_name", "derived", "fresh", "fresh_name", "underscored"]
 
 
 def fresh_name(wish: str, taken: Container[str]) -> str:
@@ -21,6 +21,12 @@ def fresh(wish: str, taken: set[str]) -> str:
     name = fresh_name(wish, taken)
     taken.add(name)
     return name
+
+
+def derived(name: str, ending: str) -> str:
+    """The name of what is made of a statement or an index, which nothing in a program is called: `y_rest` is a tensor's name as well."""
+    bare = name.rstrip("'")  # isl takes them at the end only
+    return f"{bare}_{ending}" + "'" * (len(name) - len(bare) + 1)
 
 
 def underscored(wish: str, *taken: Container[str]) -> str:

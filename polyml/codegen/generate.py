@@ -240,7 +240,7 @@ class _Builder:
                 if iterator not in used:
                     continue
                 if all(int(v[1:]) <= int(iterator[1:]) for v in used):
-                    return index.removesuffix("'")  # of blocks (schedule/blocking/copies.py)
+                    return index.rstrip("'")  # of blocks (schedule/blocking/copies.py)
                 weak = weak or f"{index}_tile"
         return weak or self.tiled(iterator, body) or "t"
 

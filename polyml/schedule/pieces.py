@@ -12,6 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import substitute
+from polyml.new_names import derived
 from polyml.scop.dependences import Dependences
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Scop, Statement
@@ -33,7 +34,7 @@ class Pieces:
         """Instances of the statement under its name with the ending. late: an index of which they are one later. *Returns* that name; none where there are no instances."""
         if instances.is_empty():
             return []
-        name = s.name + ending
+        name = derived(s.name, ending) if ending else s.name
         there = [f"{i} + 1" if i == late else i for i in s.indices]
         head = f"{parameters_text(self._scop.sizes)}{{ {s.name}[{', '.join(s.indices)}]"
         into = isl.Map(f"{head} -> {name}[{', '.join(there)}] }}").intersect_domain(instances)

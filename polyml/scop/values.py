@@ -15,7 +15,7 @@ import islpy as isl
 
 from polyml.disjoint_sets import DisjointSets
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.new_names import underscored
+from polyml.new_names import derived, underscored
 from polyml.scop.relations import rebuilt
 from polyml.scop.scop import Access, Array, Scop, Statement
 from polyml.sets.affine import Affine
@@ -146,7 +146,7 @@ def _with_rims(scop: Scop, values: isl.UnionMap) -> Scop:
             statements[name] = statement
             continue
         for number, piece in enumerate(pieces, start=1):
-            fresh = f"{name}_rim{number}"
+            fresh = derived(name, f"rim{number}")
             statements[fresh] = replace(statement, name=fresh, domain=piece.set_tuple_name(fresh))
             same = isl.Map.identity(isl.Space.map_from_set(piece.get_space())).set_tuple_name(_IN, fresh)
             initial = initial.union(scop.initial.apply_domain(same.reverse().to_union_map()))

@@ -41,8 +41,8 @@ def test_a_value_that_is_overwritten_unread_is_not_computed() -> None:
     assert used(found) is found
     # Elements that nobody else writes are kept: a few of them as a statement of their own.
     found = used(overwritten(4))
-    assert set(found.statements) == set(program.statements) - {"S_t0"} | {"S_t0_rim1"}
-    assert found.statements["S_t0_rim1"].domain.is_equal(isl.Set("{ S_t0_rim1[i] : i = 3 }"))
+    assert set(found.statements) == set(program.statements) - {"S_t0"} | {"S_t0_rim1'"}
+    assert found.statements["S_t0_rim1'"].domain.is_equal(isl.Set("{ S_t0_rim1'[i] : i = 3 }"))
     assert used(found) is found
     program = overwritten(7)
     assert used(program) is program

@@ -13,7 +13,7 @@ from math import ceil, gcd, prod
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
-from polyml.new_names import array_name
+from polyml.new_names import array_name, derived
 from polyml.records import dataclass
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.blocking.makers import Makers
@@ -70,8 +70,8 @@ class BlockedNest:
 
 
 def block_index(index: str) -> str:
-    """The name of the index that counts blocks of `index`, which no index of a program has."""
-    return f"{index}_block'"
+    """The name of the index that counts blocks of `index`."""
+    return derived(index, "block")
 
 
 def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tuple[Packed, BlockCopies]:
@@ -82,18 +82,19 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
     worth = tuple(dict.fromkeys((*packed.worth, *plan.worth)))
     packed = replace(packed, notes=(*packed.notes, Note("blocking", plan.statement, str(plan))), worth=worth)
     statement = scop.statements[plan.statement]
+    taken = {*scop.arrays, *scop.statements}
     made: dict[str, tuple[Array, Statement]] = {}
     layouts: dict[str, tuple[str, tuple[str, ...]]] = {}
     copies = BlockCopies()
     if plan.packed and not plan.in_place:
-        panels = array_name(f"{plan.vector_operand}_panels", scop.arrays)
+        panels = array_name(f"{plan.vector_operand}_panels", taken)
         layout = _own(statement, plan.vector_operand, (*plan.batch, *plan.vector_side, "", *plan.reduced, plan.lanes))
         repeats = tuple(i for i in (*plan.row_side, plan.rows) if plan.blocked(i)) if plan.rows_ahead else ()
         made[panels] = vector = _copy(scop, plan, plan.vector_operand, panels, layout, repeats)
         copies = BlockCopies(vector_copy=vector[1].name, vector_array=panels)
         layouts[plan.vector_operand] = panels, layout
     if plan.row_operand is not None:
-        name = array_name(f"{plan.row_operand}_panels", {*scop.arrays, *made})
+        name = array_name(f"{plan.row_operand}_panels", {*taken, *made})
         layout = _own(statement, plan.row_operand, (*plan.batch, *plan.row_side, "", *plan.reduced, plan.rows))
         repeats = tuple(i for i in (*plan.vector_side, plan.lanes) if plan.blocked(i) and not plan.rows_ahead)
         rows = _copy(scop, plan, plan.row_operand, name, layout, repeats)
@@ -104,7 +105,7 @@ def copy_blocks(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> tup
     changed = _redirected(statement, layouts)
     readers = dict.fromkeys(made, changed)
     if plan.rest and plan.rest_lanes in plan.reduced:
-        name = array_name(f"{plan.vector_operand}_rest", {*scop.arrays, *made})
+        name = array_name(f"{plan.vector_operand}_rest", {*taken, *made})
         array, copy, readers[name] = rest_copy(scop, plan, name)
         made[name] = array, copy
         copies = replace(copies, rest_copy=copy.name, rest_array=name)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.new_names import derived
 from polyml.schedule.blocking.blocks import Blocking
 from polyml.schedule.copies import read_along
 from polyml.schedule.pack import Packed
@@ -24,7 +25,7 @@ __all__ = ["cut_rest", "rest_copy", "rest_name", "rest_storage"]
 
 def rest_name(name: str) -> str:
     """The statement that does for the rest of the columns what `name` does for the others."""
-    return f"{name}_rest"
+    return derived(name, "rest")
 
 
 def cut_rest(packed: Packed, plan: Blocking, lanes: Mapping[str, str]) -> Packed:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, map_reads
+from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.copies import universe
 from polyml.scop.dependences import Dependences, values_of
@@ -196,7 +197,7 @@ def _copy(scop: Scop, layout: Layout, elements: isl.Set, *, back: bool) -> State
     array, local = layout.array, layout.local
     indices = layout.back_indices or layout.indices if back else layout.indices
     limits = layout.back_limits if back else layout.limits
-    name = f"S_{array.name}_back" if back else f"S_{local.name}"
+    name = derived(f"S_{array.name}", "back") if back else f"S_{local.name}"
     element = ", ".join(s.isl_text() for s in layout.element)
     head = f"{parameters_text(scop.sizes)}{{ {name}[{', '.join(indices)}] -> {array.name}[{element}]"
     domain = isl.Map(f"{head}{f' : {limits}' if limits else ''} }}").intersect_range(elements).domain()

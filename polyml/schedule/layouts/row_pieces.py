@@ -28,7 +28,7 @@ from math import prod
 import islpy as isl
 
 from polyml.expressions import IndexValue, Read, variables_in, walk
-from polyml.new_names import underscored
+from polyml.new_names import derived, underscored
 from polyml.records import dataclass
 from polyml.schedule.layouts.padded_rows import swept_arrays, worth_of
 from polyml.schedule.layouts.relaid import PAGE, Layout, Relaid, extents_of, redirected, relaid
@@ -269,7 +269,7 @@ def _on_pieces(
     for side, count, start, move, other, first in edges:
         if not count:
             continue
-        name = f"{statement.name}_{side}"
+        name = derived(statement.name, side)
         behind = [str(rows.first + rows.count) if i == index else i for i in statement.indices]
         back = isl.Map(
             f"{head}{{ {name}[{', '.join([*around, inner, lane])}] -> {statement.name}[{', '.join(behind)}] :"

@@ -18,6 +18,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.scan_rows import row_scan
 from polyml.schedule.streams import is_large
@@ -100,7 +101,7 @@ def _copied_out(scop: Scop, array: str, local: Array, writers: list[Statement]) 
         )
         place = Access(local.name, statement.target.subscripts)
         statements[name] = replace(statement, target=place, value=value)
-        out = f"{name}_out"
+        out = derived(name, "out")
         copy = replace(
             statement, name=out, domain=statement.domain.set_tuple_name(out),
             value=Read(local.name, statement.target.subscripts, local.dtype),

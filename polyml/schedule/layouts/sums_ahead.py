@@ -145,15 +145,15 @@ def _pieces(
             add("behind" if parts["main"] else "ahead", s, s.domain)
         elif name in late:
             final = _at(scop, s, steps.index, steps.last)
-            add("last", s, final, ending="_last")
+            add("last", s, final, ending="last")
             add("main", s, s.domain.subtract(final), late=steps.index)
         else:
             start = _at(scop, s, steps.index, steps.first)
-            add("first", s, start, ending="_first")
+            add("first", s, start, ending="first")
             rest = s.domain.subtract(start)
             if name == sum_:
                 along = pairs.range().intersect(rest)
-                add("main", s, rest.subtract(along), ending="_rest")
+                add("main", s, rest.subtract(along), ending="rest")
                 rest = along
             add("main", s, rest)
     moved = made.dependences(dependences)

@@ -14,6 +14,7 @@ from typing import Literal
 import islpy as isl
 
 from polyml.expressions import Read, Subscript, map_reads
+from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.large_enough import extents_of
 from polyml.schedule.pivots.joined_updates import renamed
@@ -71,7 +72,7 @@ def split_at_pivots(scop: Scop, dependences: Dependences, plan: Pivots) -> Pivot
             return None
         texts = {place: _where(own, place, plan) for place in (*places, None)}
         for place, text in texts.items():
-            made = name if place is None else f"{name}_{place}"
+            made = name if place is None else derived(name, place)
             domain = statement.domain.intersect(isl.Set(f"{head} : {text} }}"))
             if domain.is_empty():
                 continue

@@ -11,6 +11,7 @@ from dataclasses import replace
 import islpy as isl
 
 from polyml.expressions import Read, map_reads, reads_of
+from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.matching import Matcher
@@ -111,11 +112,11 @@ def in_pieces(scop: Scop, order: Order, size: int) -> LateRows:
             s = cuts[name]
             if name in order.late:
                 followed = _followed(s)
-                last[part] += made.add(s, s.domain.subtract(followed), ending="_last")
+                last[part] += made.add(s, s.domain.subtract(followed), ending="last")
                 main[part] += made.add(s, followed, late=s.indices[1])
             else:
                 start = s.domain.intersect(_first(s))
-                first[part] += made.add(s, start, ending="_first")
+                first[part] += made.add(s, start, ending="first")
                 main[part] += made.add(s, s.domain.subtract(start))
     starts, groups, ends = (tuple(tuple(group) for group in every if group) for every in (first, main, last))
     inside = [name for group in groups for name in group]
@@ -146,7 +147,7 @@ def _with_copies(scop: Scop, order: Order) -> tuple[dict[str, Statement], dict[s
         arrays[row.name], copies[array.name] = row, row.name
         value = Read(array.name, s.target.subscripts, array.dtype)
         target = Access(row.name, s.target.subscripts)
-        name = f"{s.name}_row"
+        name = derived(s.name, "row")
         found[name] = replace(
             s,
             name=name,

@@ -17,6 +17,7 @@ from functools import reduce
 
 import islpy as isl
 
+from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.ilp.driver import Around, Outline
 from polyml.schedule.pieces import Pieces
@@ -57,11 +58,12 @@ def one_block_late(plan: RowSums, together: Together, dependences: Dependences) 
         late = plan.blocks[name] if is_late else None
         main = visits[name].intersect_range(paired).domain()
         made.add(s, main, late=late)
-        rest[is_late] += made.add(s, s.domain.subtract(main), ending="_rest", late=late)
+        rest[is_late] += made.add(s, s.domain.subtract(main), ending="rest", late=late)
     behind = tuple(name for name in plan.rows if name in together.behind)
     ahead = tuple(name for name in plan.rows if name not in together.rows and name not in behind)
     ends = [name for names in rest.values() for name in names]
-    parts, blocks = ({**own, **{n: own[n.removesuffix("_rest")] for n in ends}} for own in (plan.parts, plan.blocks))
+    of = {derived(name, "rest"): name for name in visits}
+    parts, blocks = ({**own, **{n: own[of[n]] for n in ends}} for own in (plan.parts, plan.blocks))
     inside = ((*ahead, *rest[False]), together.loops, behind, tuple(rest[True]))
     around = Around(blocks, parallel=False, inside=tuple(group for group in inside if group), carries=True)
     shared = Around(parts, parallel=True, inside=(plan.starts, around))

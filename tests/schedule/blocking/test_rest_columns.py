@@ -136,6 +136,14 @@ def test_strips() -> None:
     )
 
 
+def test_a_tensor_may_be_called_like_the_rest_of_another() -> None:
+    text = PRODUCT.format(t="f32").replace("return z", "z_rest[n, m] = z[n, m] * z[n, m]\n    return z_rest")
+    x, y = integers(37, 112), integers(112, 33)
+    function = polyml.einsum(text, target=Target("x86-64-v3"), threads=1)
+    assert LEFT in blocks(function, x, y)
+    np.testing.assert_array_equal(polyml.einsum(text, threads=1)(x, y), (x @ y) ** 2)
+
+
 def test_nothing_else_is_read() -> None:
     """Infinities and NaN beside a column stay there."""
     x, y = integers(40, 112), integers(112, 33)

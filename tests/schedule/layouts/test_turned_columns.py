@@ -99,8 +99,8 @@ def test_what_is_copied() -> None:
     a, w = data((24, 160))
     text = polyml.einsum(STEPS, target=SMALL, threads=1).lower(a, w).text("domains")
     assert "S_A_turned[e1, e0] : 0 <= e1 <= 159 and 0 <= e0 <= 23" in text, text
-    assert "S_A_back[e0, e1] : 0 <= e0 <= 23 and 0 < e1 <= 159" in text, text
-    assert text.count("_back[") == 2
+    assert "S_A_back'[e0, e1] : 0 <= e0 <= 23 and 0 < e1 <= 159" in text, text
+    assert text.count("_back'[") == 2
     assert text.count("_turned[e1, e0] :") == 1
     assert "R_3_turned" not in text
 

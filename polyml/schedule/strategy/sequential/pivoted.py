@@ -17,6 +17,7 @@ from itertools import groupby
 
 import islpy as isl
 
+from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.pivots.parts import Beyond, PivotParts
 from polyml.schedule.strategy.bands import along
@@ -127,7 +128,7 @@ class _Builder:
         """Tiles of the outer loop depend on nothing but the pivot's block; along the inner one, each needs those before it."""
         first, then = tile_loop(self.loop(outer[0], names), outer[1]), tile_loop(self.loop(inner[0], names), inner[1])
         first = Loop(first.row, True, "parallel" if self.parallel else None)
-        core = tuple(name for name in names if name == f"{self.parts.plan.core}_{outer[0]}")
+        core = tuple(name for name in names if name == derived(self.parts.plan.core, outer[0]))
 
         def pivot(sign: str) -> Callable[[str], str]:
             def where(name: str) -> str:
