@@ -91,6 +91,8 @@ def _note(equation: Equation, seen: _Seen) -> None:
     """What the equation needs of other tensors."""
     for read in equation_reads(equation):
         _need(read.tensor, elements_read(equation, read), seen)
+    if equation.only_if is not None:
+        seen[equation.only_if.name] = None
     if equation.base is None:
         return
     needed = seen.get(equation.result.name, isl.Set.empty(all_elements(equation.result).get_space()))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import islpy as isl
 import numpy as np
 import pytest
 
 import polyml
+from polyml.dtypes import boolean, f64
+from polyml.expressions import Const
+from polyml.graph.builder.parts import fill
+from polyml.graph.ir import Equation, Graph, Input, Tensor
+from polyml.graph.rules.reuse.unseen import leave_unseen
+from polyml.sets.affine import affine
 
 MIRRORED = """
 def f(x: f64["N M"]):
@@ -61,3 +70,19 @@ def test_what_is_left_of_a_fill() -> None:
     i, j = np.indices((20, 20))
     expected = np.where((i <= j) | (i > j + 3), 2 * np.outer(x[0], x[0]), 7)
     np.testing.assert_allclose(polyml.einsum(source, threads=1)(x), expected, rtol=1e-12)
+
+
+def test_a_flag_is_seen() -> None:
+    """What an equation is computed for at all is known where there is nothing to look at, too."""
+    x, y = (Tensor(name, f64, (affine(3),), name) for name in "xy")
+    flag = Tensor("flag", boolean, (), "flag")
+    some = Equation(
+        result=flag, indices=("k",), domain=isl.Set("{ flag[k] : 1 = 0 }"), target=(), body=Const(True, boolean),
+        reduce="any", reduced=("k",), span=None,
+    )  # fmt: skip
+    changed = dataclasses.replace(fill(y, Const(1.0, f64), None), base=x, only_if=flag)
+    graph = Graph(
+        name="f", sizes=(), context=isl.Set("{ : }"), requires=(), examples={}, inputs=(Input(tensor=x, written=False, final=None),),
+        ops=(some, changed), outputs=(y,), warnings=(),
+    )  # fmt: skip
+    assert leave_unseen(graph) is graph
