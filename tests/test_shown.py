@@ -74,3 +74,8 @@ def test_decisions_say_whose_loop_they_are_about() -> None:
     told = lowered.explain().splitlines()
     assert told[0] == "softmax: 4 equations in 1 region"
     assert "  vector: m (e, y_sum): 8 lanes, 2 vectors at once, reduces y_sum in lanes" in told
+
+
+def test_the_start_of_an_argmax_is_of_both_of_its_arrays() -> None:
+    text = polyml.einsum('def f(x: f32["N K"]):\n    i[n] = argmax[k](x[n, k])\n    return i\n')
+    assert "(i_best[n], i[n]) = (0, -1)" in text.lower(np.ones((2, 3), np.float32)).text("domains")

@@ -78,6 +78,8 @@ def _action(statement: Statement) -> str:
     match statement.kind:
         case "update" if statement.argument is not None:
             return f"({statement.target}, {statement.argument}) {statement.reduction}= ({statement.value}, {statement.argument_value})"
+        case "init" if statement.argument is not None:
+            return f"({statement.target}, {statement.argument}) = ({statement.value}, -1)"
         case "update":
             return f"{statement.target} {statement.reduction}= {statement.value}"
         case _:

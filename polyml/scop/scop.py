@@ -78,7 +78,7 @@ class Statement:
     kind: assign and copy: `target = value`; init: `target = identity`; update: `target = target (+) value` with `reduction`.
     reduction: a row of polyml.ops.REDUCTIONS (update only; init carries it too, for the printer).
     argument: argmax and argmin only: where the winning index goes (`target` holds the best value so far), and `argument_value` is that index;
-        on init `argument` is written with 0 and marked as "nothing seen yet" by -1.
+        on init `argument` is written with -1, "nothing seen yet".
     """
 
     name: str
