@@ -21,6 +21,7 @@ from polyml.codegen.llvm.memory.between import put_apart
 from polyml.codegen.llvm.memory.in_blocks import load_in_blocks
 from polyml.codegen.llvm.memory.inside import reads_all_lanes
 from polyml.codegen.llvm.memory.known_elements import keep
+from polyml.codegen.llvm.memory.leading import load_first, load_leading
 from polyml.codegen.llvm.memory.masked import masked_gather, masked_load, zeros
 from polyml.codegen.llvm.memory.one_by_one import load_each, load_from, load_one_by_one
 from polyml.codegen.llvm.memory.phases import Phase
@@ -170,6 +171,10 @@ def _load_run(state: State, pointer: Value, align: int, type_: Type) -> Value:
     assert lanes is not None
     if lanes.mask is None:
         return b.emit(type_, f"load {type_}, {pointer}, align {align}")
+    if type_.bits < b.module.instructions.least_masked and lanes.leading is not None:
+        if isinstance(lanes.leading, int):
+            return load_leading(b, pointer, type_, lanes.leading, align)
+        return load_first(b, pointer, type_, lanes.leading, align)
     mask = b.twice(lanes.mask) if type_.is_pair else lanes.mask
     return masked_load(b, pointer, align, mask, zeros(type_))
 
@@ -216,19 +221,26 @@ def _load_phase(state: State, name: str, phase: Phase, evaluate: Evaluate) -> Va
 
 
 def _load_strided_masked(state: State, where: Access, stride: int) -> Value:
-    """The same where not all lanes act: each of the loads touches the elements of those that do, by masks that are spread like them."""
+    """The same where not all lanes act: each of the loads touches the elements of those that do, by masks that are spread like them, or the ones up to the last of the first lanes."""
     b, width, lanes = state.builder, state.width, state.lanes
     assert lanes is not None
     assert lanes.mask is not None
     type_ = stored_type(where.slot.variable, width)
-    none = zeros(lanes.mask.type)
+    none, small = zeros(lanes.mask.type), type_.bits < b.module.instructions.least_masked
     owners = [divmod(lane * stride, width) for lane in range(width)]
     result: Value | None = None
     for which in range(owners[-1][0] + 1):
-        inside = {at: lane for lane, (owner, at) in enumerate(owners) if owner == which}
-        mask = b.shuffle(lanes.mask, [inside.get(at, width) for at in range(width)], none)
+        if small and isinstance(lanes.leading, int):
+            count = min((lanes.leading - 1) * stride + 1 - which * width, width)
+            if count <= 0:
+                break
+            within = replace(lanes, mask=None if count == width else lanes.mask, leading=count)
+        else:
+            inside = {at: lane for lane, (owner, at) in enumerate(owners) if owner == which}
+            mask = b.shuffle(lanes.mask, [inside.get(at, width) for at in range(width)], none)
+            within = replace(lanes, mask=mask, leading=None)
         pointer = b.emit(POINTER, f"getelementptr {type_.of(1)}, {where.pointer}, i64 {which * width}")
-        with state.within(replace(lanes, mask=mask, leading=None)):
+        with state.within(within):
             part = _load_run(state, pointer, where.slot.variable.dtype.alignment, type_)
         if result is None:
             result = b.shuffle(part, [at if owner == 0 else 0 for owner, at in owners])

@@ -11,9 +11,6 @@ from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, type_of
 _REGISTER = 256
 """Bits of AVX's registers."""
 
-HALF = 32
-"""Bytes of vectors whose masked stores may be slow: those of AVX take 18 cycles on AMD's processors, ones with mask registers one."""
-
 
 def masked_load(b: Builder, pointer: Value, align: int, mask: Value, others: Value) -> Value:
     """The elements from the address on for the lanes of the mask; the other lanes are those of `others`, whose type the result has."""
@@ -54,25 +51,6 @@ def masked_store(b: Builder, value: Value, pointer: Value, align: int, mask: Val
 
     define(b.module, called, "void", parameters, "noinline", body)
     b.write(f"call void @{called}({value}, {pointer}, {mask})")
-
-
-def in_pieces(type_: Type) -> bool:
-    """Whether the first lanes of such a vector are better stored by `store_leading` than under a mask."""
-    return not type_.is_pair and type_.bits // 8 * type_.lanes <= HALF
-
-
-def store_leading(b: Builder, pointer: Value, value: Value, count: int, align: int) -> None:
-    """Writes the first `count` lanes, in pieces of powers of two."""
-    start = 0
-    while start < count:
-        length = 1 << ((count - start).bit_length() - 1)
-        type_ = value.type.of(length)
-        places = ", ".join(f"i32 {k}" for k in range(start, start + length))
-        piece = f"shufflevector {value}, {value.type} poison, <{length} x i32> <{places}>"
-        part = b.emit(type_, piece if length > 1 else f"extractelement {value}, i32 {start}")
-        place = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {start}") if start else pointer
-        b.write(f"store {part}, {place}, align {align}")
-        start += length
 
 
 def masked_scatter(b: Builder, value: Value, pointers: Value, align: int, mask: Value) -> None:

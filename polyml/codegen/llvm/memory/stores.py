@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polyml.codegen.llvm.ir import BIT, POINTER, Value, integer
+from polyml.codegen.llvm.ir import BIT, POINTER, Value
 from polyml.codegen.llvm.memory.access import Access, lane_pointers, part_pointers, pointers_of, reverse, reversed_lanes
 from polyml.codegen.llvm.memory.between import put_between
 from polyml.codegen.llvm.memory.known_elements import forget
-from polyml.codegen.llvm.memory.masked import in_pieces, masked_scatter, masked_store, store_leading
+from polyml.codegen.llvm.memory.leading import in_pieces, store_first, store_leading
+from polyml.codegen.llvm.memory.masked import masked_scatter, masked_store
 from polyml.codegen.llvm.state import State
 from polyml.sets.affine import affine
 
@@ -99,7 +100,7 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
     variable = where.slot.variable
     if lanes.mask is not None:
         if isinstance(lanes.leading, Value) and not value.type.is_pair and variable.scope == "global":
-            _store_first(state, pointer, value, lanes.leading, variable.dtype.alignment)
+            store_first(b, pointer, value, lanes.leading, variable.dtype.alignment)
             return
         if isinstance(lanes.leading, int) and in_pieces(value.type):
             store_leading(b, pointer, value, lanes.leading, variable.dtype.alignment)
@@ -116,34 +117,6 @@ def _store_contiguous(state: State, where: Access, pointer: Value, value: Value,
         b.write(f"store {value}, {pointer}, align {whole}, !nontemporal !{{i32 1}}")
     else:
         b.write(f"store {value}, {pointer}, align {variable.dtype.alignment}")
-
-
-def _store_first(state: State, pointer: Value, value: Value, count: Value, align: int) -> None:
-    """As many elements of a vector as a number says that is known when it runs: all, or a piece for each of its bits. Rows of one length take the same branches each time."""
-    b, width = state.builder, value.lanes
-    whole, part, after = b.fresh("whole"), b.fresh("part"), b.fresh("stored")
-    b.branch(b.compare("sge", count, integer(width)), whole, part)
-    b.start(whole)
-    b.write(f"store {value}, {pointer}, align {align}")
-    b.jump(after)
-    b.start(part)
-    while width > 1:
-        half = width // 2
-        low = b.shuffle(value, range(half)) if half > 1 else b.extract(value, 0)
-        piece, rest = b.fresh("piece"), b.fresh("rest") if half > 1 else after
-        before = b.block
-        b.branch(b.compare("ne", b.binary("and", count, integer(half)), integer(0)), piece, rest)
-        b.start(piece)
-        b.write(f"store {low}, {pointer}, align {align}")
-        if half > 1:
-            high = b.shuffle(value, range(half, width))
-            behind = b.emit(POINTER, f"getelementptr {value.type.of(1)}, {pointer}, i64 {half}")
-        b.jump(rest)
-        b.start(rest)
-        if half > 1:
-            value = b.emit(low.type, f"phi {low.type} [{low.text}, %{before}], [{high.text}, %{piece}]")
-            pointer = b.emit(POINTER, f"phi {POINTER} [{pointer.text}, %{before}], [{behind.text}, %{piece}]")
-        width = half
 
 
 def _stored_at_once(state: State, where: Access) -> int:

@@ -16,7 +16,8 @@ from polyml.codegen.llvm.functions.helpers import define
 from polyml.codegen.llvm.ir import POINTER, Builder, Type, Value, integer, type_of
 from polyml.codegen.llvm.memory.access import Evaluate, access
 from polyml.codegen.llvm.memory.known_elements import forget
-from polyml.codegen.llvm.memory.masked import in_pieces, masked_load, masked_store, store_leading, zeros
+from polyml.codegen.llvm.memory.leading import in_pieces, store_leading
+from polyml.codegen.llvm.memory.masked import masked_load, masked_store, zeros
 from polyml.codegen.llvm.state import Lanes, State, stored_type
 from polyml.codegen.loops import Assign, For, Function
 from polyml.codegen.rewrite import nodes_of
