@@ -11,7 +11,7 @@ COSTLY = 12.0
 
 _WEIGHTS = {
     "div": 6.0, "mod": 20.0, "floordiv": 20.0, "sqrt": 6.0, "rsqrt": 10.0, "exp": 12.0, "log": 14.0, "log1p": 22.0, "atan2": 24.0, "tanh": 16.0, "sigmoid": 16.0,
-    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0,
+    "erf": 20.0, "gelu": 24.0, "sin": 14.0, "cos": 14.0, "pow": 60.0, "min": 2.0, "max": 2.0, "real": 0.25, "imag": 0.25, "complex": 1.0, "pair_bf16": 0.0, "popcount": 8.0,
 }  # fmt: skip
 
 BRANCHING = frozenset({"exp", "log", "log1p", "sigmoid", "sin", "cos"})

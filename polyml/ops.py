@@ -50,6 +50,10 @@ def _whole(rounded: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: rounded(x) if np.asarray(x).dtype.kind == "f" else x
 
 
+def _popcount(x: Any) -> Any:
+    return np.bitwise_count(x).astype(np.asarray(x).dtype)
+
+
 def _erf(x: Any) -> Any:
     import math  # scalar erf of the C library: NumPy has none
 
@@ -131,6 +135,7 @@ _ROWS = (
     Op("bitxor", 2, "same", np.bitwise_xor),
     Op("shl", 2, "same", np.left_shift),  # by the width or more (a negative number counts as more): 0
     Op("shr", 2, "same", np.right_shift),  # by the width or more: 0, of negative numbers -1
+    Op("popcount", 1, "same", _popcount),  # of unsigned integers
     Op("neg", 1, "same", np.negative),
     Op("abs", 1, "same", np.abs),
     Op("min", 2, "same", np.minimum),  # NaN wins
@@ -179,7 +184,7 @@ BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 """Of integers; the first three of bool, too."""
 
 FUNCTIONS: frozenset[str] = frozenset(
-    "where min max abs exp log log1p sqrt rsqrt sin cos tanh atan2 copysign sigmoid relu gelu erf floor ceil round real imag conj complex".split()
+    "where min max abs exp log log1p sqrt rsqrt sin cos tanh atan2 copysign sigmoid relu gelu erf floor ceil round popcount real imag conj complex".split()
 )
 """The function names of the surface language (`where` is the op `select`; `conj` is spelled out in parts; dtypes as functions are casts)."""
 

@@ -166,6 +166,11 @@ def apply(op: str, args: Sequence[Typed], span: Span | None = None) -> Typed:
             "write `**` for a power" if op == "bitxor" else "write `and` between conditions" if op == "bitand" else None
         )
         raise DTypeError(f"{spelling(op)} is not defined for {dtype}", span=span, hint=hint)
+    if op == "popcount" and (weak or dtype.kind != "u"):
+        hint = f"say how many bits there are: popcount(u{dtype.bits if dtype.is_integer and not weak else 64}(..))"
+        raise DTypeError(
+            f"popcount is of unsigned integers, not of {'a number' if weak else dtype}", span=span, hint=hint
+        )
     if rule == "float":
         dtype = f64 if weak else result_dtype(op, dtype)
     elif rule == "true_divide":

@@ -65,6 +65,14 @@ def test_booleans_add_and_multiply_as_in_numpy() -> None:
         apply("sub", [x, y])
 
 
+def test_bits_are_those_of_unsigned_numbers() -> None:
+    assert apply("popcount", [Typed(Read("x", (), u8), False)]).dtype == u8
+    with pytest.raises(DTypeError, match="of i64"):
+        apply("popcount", [Typed(Read("x", (), i64), False)])
+    with pytest.raises(DTypeError, match="not of a number"):
+        apply("popcount", [number(3)])
+
+
 def test_comparison_with_a_number_beyond_the_type() -> None:
     result = apply("lt", [Typed(Read("x", (), u8), False), number(300)])
     assert result.expr == Apply("lt", (Apply("cast", (Read("x", (), u8),), i64), Const(300, i64)), boolean)

@@ -28,7 +28,21 @@ _BINARY: dict[str, tuple[str, int]] = {
 }  # fmt: skip
 _MATH = {"exp", "log", "log1p", "sqrt", "sin", "cos", "tanh", "atan2", "copysign", "erf"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "round": "rint"}
-_HELPERS = {"min", "max", "relu", "sigmoid", "gelu", "mod", "floordiv", "bitand", "bitor", "bitxor", "shl", "shr"}
+_HELPERS = {
+    "min",
+    "max",
+    "relu",
+    "sigmoid",
+    "gelu",
+    "mod",
+    "floordiv",
+    "bitand",
+    "bitor",
+    "bitxor",
+    "shl",
+    "shr",
+    "popcount",
+}
 
 EMITTED = frozenset(
     (

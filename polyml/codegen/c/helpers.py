@@ -109,6 +109,14 @@ _SIGNED = {
 }}""",
 }
 _UNSIGNED = {
+    "popcount": """\
+{T} popcount_{t}({T} x)
+{{
+    {T} count = 0;
+    for (; x != 0; x = ({T})(x & (x - 1)))
+        count += 1;
+    return count;
+}}""",
     "shr": "{T} shr_{t}({T} x, {T} y) {{ return ({T})(y < 8 * sizeof x ? x >> y : 0); }}",
     "mod": "{T} mod_{t}({T} x, {T} y) {{ return ({T})(y == 0 ? 0 : x % y); }}",
     "floordiv": "{T} floordiv_{t}({T} x, {T} y) {{ return ({T})(y == 0 ? 0 : x / y); }}",

@@ -259,6 +259,7 @@ ARITHMETIC: dict[str, Row] = {
     "bitand": _bits("and"),
     "bitor": _bits("or"),
     "bitxor": _bits("xor"),
+    "popcount": lambda b, args, dtype: b.intrinsic("ctpop", *args),
     "shl": _shl,
     "shr": _shr,
     "neg": _neg,

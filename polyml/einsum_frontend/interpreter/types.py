@@ -219,6 +219,8 @@ def _apply(op: str, expr: Expression, args: tuple[Expression, ...], types: Mappi
         raise DTypeError(f"{op} is not defined on bool", span=expr.span, hint="cast first, or use and, or, not, !=")
     if op in _OF_BITS and not (promoted.dtype.is_integer or promoted.dtype == boolean):
         raise DTypeError(f"{op} is not defined on {promoted.dtype}", span=expr.span)
+    if op == "popcount" and (promoted.weak or promoted.dtype.kind != "u"):
+        raise DTypeError(f"{op} is not defined on {promoted.dtype}", span=expr.span, hint="cast first")
     dtype = i64 if op in _NO_BOOL and promoted.dtype == boolean else promoted.dtype
     if op == "complex":
         if dtype.is_complex:

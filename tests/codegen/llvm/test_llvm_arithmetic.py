@@ -95,6 +95,8 @@ def takes(op: str, dtype: DType) -> bool:
     """Whether the op is defined for the type by the time that it is emitted."""
     if op in BITWISE:
         return dtype.is_integer
+    if op == "popcount":
+        return dtype.kind == "u"
     return dtype.name != "bool" or op not in NOT_ON_BOOL
 
 

@@ -307,6 +307,8 @@ static inline T atomicCAS(T* target, T expected, T value) {
   if (before == expected) *target = value;
   return before;
 }
+static inline int __popcll(unsigned long long value) { return __builtin_popcountll(value); }
+
 template <typename T>
 static inline T __shfl_xor_sync(unsigned, T value, int mask) {
   return emu::exchange(value, (emu::current % 32) ^ mask);

@@ -132,7 +132,7 @@ def _of_pairs(name: str) -> Row:
 
 ARITHMETIC: dict[str, Row] = {
     "add": _wrapping("+"), "sub": _wrapping("-"), "mul": _wrapping("*"), "div": _infix("/"), "floordiv": _helper("floordiv"), "mod": _helper("mod"),
-    "bitand": _wrapping("&"), "bitor": _wrapping("|"), "bitxor": _wrapping("^"), "shl": _helper("shl"), "shr": _helper("shr"),
+    "bitand": _wrapping("&"), "bitor": _wrapping("|"), "bitxor": _wrapping("^"), "shl": _helper("shl"), "shr": _helper("shr"), "popcount": _helper("popcount"),
     "pow": lambda args, dtype, use: power(args, dtype, None, use), "neg": _neg, "abs": _abs,
     "min": _boolean(_helper("min"), lambda args: f"({args[0]} && {args[1]})"), "max": _boolean(_helper("max"), lambda args: f"({args[0]} || {args[1]})"),
     "eq": _infix("=="), "ne": _infix("!="), "lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">="),

@@ -59,6 +59,10 @@ _UNSIGNED_SHR = """\
 __device__ __forceinline__ {T} pm_shr_{t}({T} a, {T} b) {{
   return b < 8 * sizeof(a) ? ({T})(a >> b) : ({T})0;
 }}"""
+_POPCOUNT = """\
+__device__ __forceinline__ {T} pm_popcount_{t}({T} a) {{
+  return ({T})__popcll(a);
+}}"""
 _INT_POW = """\
 __device__ __forceinline__ {T} pm_pow_{t}({T} a, {T} b) {{
   {U} result = 1, square = ({U})a;
@@ -172,7 +176,7 @@ def _plain_types(text: str) -> str:
 
 HELPERS: dict[str, tuple[str, ...]] = {
     "offset": (_OFFSET,), "floor": (_FLOOR,), "min": (_MIN,), "max": (_MAX,), "floordiv": (_INT_FLOORDIV, _UNSIGNED_FLOORDIV, _FLOAT_FLOORDIV),
-    "mod": (_INT_MOD, _UNSIGNED_MOD, _FLOAT_MOD), "pow": (_INT_POW,), "shl": (_SHL,), "shr": (_INT_SHR, _UNSIGNED_SHR), "sigmoid": (_SIGMOID,), "gelu": (_GELU,),
+    "mod": (_INT_MOD, _UNSIGNED_MOD, _FLOAT_MOD), "pow": (_INT_POW,), "shl": (_SHL,), "shr": (_INT_SHR, _UNSIGNED_SHR), "popcount": (_POPCOUNT,), "sigmoid": (_SIGMOID,), "gelu": (_GELU,),
     "argmax": (_BEATS,), "argmin": (_BEATS,), "block_argmax": (_BLOCK_PAIR,), "block_argmin": (_BLOCK_PAIR,),
     **{f"block_{op}": (_BLOCK,) for op in _COMBINE},
     "atomic_sum": (_ATOMIC_ADD,), "atomic_prod": (_ATOMIC,), "atomic_max": (_ATOMIC,), "atomic_min": (_ATOMIC,),

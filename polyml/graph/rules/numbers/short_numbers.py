@@ -145,6 +145,8 @@ def range_of(expr: Expr, ranges: Mapping[str, Range]) -> Range | None:
         case Apply(op="cast", args=(source,)):
             small = source.dtype.kind in "iu" and source.dtype.itemsize == 1
             found = (0, 1) if source.dtype.kind == "b" else _of_type(source.dtype) if small else None
+        case Apply(op="popcount"):
+            found = 0, expr.dtype.bits
         case Apply(op="select", args=(_, *values)) | Apply(args=(*values,)):
             spans = [range_of(value, ranges) for value in values]
             known = [span for span in spans if span is not None]
