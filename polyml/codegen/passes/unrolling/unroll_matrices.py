@@ -1,7 +1,7 @@
 """Nests over small matrices that each lane has one of are written out: an element is then loaded once for all that use it, and what a lane keeps of its own is in registers.
 
 A loop along rows of 3 reads the same nine elements over and over, each of them one lane after another, since lanes lie 9 elements apart. Written out each is a value; and all of them together lie side by side, and are shuffled
-(codegen/llvm/memory/phases.py). Cofactors, products of small matrices, points in space and their normals are such nests.
+(codegen/llvm/memory/phases.py). Cofactors, products of small matrices, points in space and their normals are such nests. So are those in each step of a recurrence: of a long loop inside of the lanes' each nest is written out for itself.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Variable
+from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Node, Variable
 from polyml.codegen.map_loops import map_loops
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.ranges import Ranges
 from polyml.codegen.rewrite import nodes_of, substitute_nodes, variables_by_name, walk_nodes, with_body
 from polyml.expressions import Subscript, reads_of
 from polyml.records import dataclass
+from polyml.renewed import renewed
 from polyml.sets.affine import Affine
 
 __all__ = ["unroll_matrices"]
@@ -59,7 +60,10 @@ class _Matrices:
     def unrolled(self, loop: For, _ranges: Ranges, _lanes: For | None) -> For | None:
         if loop.kind != "vector" or loop.width == 1:
             return None
-        return replace(loop, body=_written_out(loop.body)) if self.pays(loop) else loop
+        if self.pays(loop):
+            return replace(loop, body=_written_out(loop.body))
+        body = _in_steps(loop.body, _kept(loop.body), stepping=False)
+        return loop if body is loop.body else replace(loop, body=body)
 
     def pays(self, lanes: For) -> bool:
         """Whether there are loops inside, of so few iterations, that read elements again, or make what stays in registers then."""
@@ -69,11 +73,7 @@ class _Matrices:
         count = _count(lanes.body) if loops else None
         if count is None or count > MOST:
             return False
-        kept = {
-            node.variable.name
-            for node in walk_nodes(lanes.body)
-            if isinstance(node, Allocate) and 1 < _elements(node.variable) <= LARGEST
-        }
+        kept = _kept(lanes.body)
         places, reads = set[tuple[str, Affine]](), 0
         for name, subscripts in _copies(lanes.body):
             if name in kept:
@@ -89,6 +89,35 @@ class _Matrices:
         return None if variable is None or variable.scope == "register" else flat_element(variable, subscripts)
 
 
+def _kept(nodes: tuple[Node, ...]) -> frozenset[str]:
+    """Small scratch memory of each lane."""
+    allocations = (node for node in walk_nodes(nodes) if isinstance(node, Allocate))
+    return frozenset(node.variable.name for node in allocations if 1 < _elements(node.variable) <= LARGEST)
+
+
+def _in_steps(nodes: tuple[Node, ...], kept: frozenset[str], *, stepping: bool) -> tuple[Node, ...]:
+    """Nests in the iterations of longer loops, each of them written out where it is short and reads or makes what is to stay in registers from one nest to the next."""
+
+    def visit(node: Node) -> Node:
+        match node:
+            case For() if _trips(node) is None and node.kind == "sequential":
+                return with_body(node, lambda body: _in_steps(body, kept, stepping=True))
+            case For() if stepping:
+                short = (_count((node,), marked=True) or MOST + 1) <= MOST
+                return _written_out((node,))[0] if short and _touches(node, kept) else node
+            case Allocate() | Block() | If():
+                return with_body(node, lambda body: _in_steps(body, kept, stepping=stepping))
+            case _:
+                return node
+
+    return renewed(nodes, map(visit, nodes))
+
+
+def _touches(node: Node, names: frozenset[str]) -> bool:
+    assigns = [inner for inner in walk_nodes((node,)) if isinstance(inner, Assign)]
+    return any(a.target.variable in names or any(read.tensor in names for read in reads_of(a.value)) for a in assigns)
+
+
 def _elements(variable: Variable) -> int:
     """Of scratch memory with one for each lane; 0 for other variables."""
     if variable.scope != "local" or variable.lanes == 1 or variable.bytes is None:
@@ -99,9 +128,9 @@ def _elements(variable: Variable) -> int:
 def _trips(loop: For, *, marked: bool = False) -> int | None:
     span = loop.upper - loop.lower
     sequential = loop.kind == "sequential" or (marked and loop.kind == "unroll")
-    plain = sequential and loop.step == 1 and not loop.if_numbers
     few = span.is_constant and span.constant <= LONGEST
-    return max(0, span.constant) if plain and few and loop.lower.is_constant else None
+    plain = sequential and not loop.if_numbers and loop.lower.is_constant
+    return max(0, -(-span.constant // loop.step)) if plain and few else None
 
 
 def _count(nodes: tuple[Node, ...], *, marked: bool = False) -> int | None:
@@ -111,8 +140,8 @@ def _count(nodes: tuple[Node, ...], *, marked: bool = False) -> int | None:
         match node:
             case Assign(scan=None, across=False):
                 total += 1
-            case Allocate() | Block():
-                inside = _count(node.body, marked=marked)
+            case Allocate() | Block() | If():
+                inside = _count((*node.then, *node.otherwise) if isinstance(node, If) else node.body, marked=marked)
                 if inside is None:
                     return None
                 total += inside
@@ -132,9 +161,11 @@ def _copies(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...
         match node:
             case For():
                 for at in range(_trips(node) or 0):
-                    yield from _reads(substitute_nodes(node.body, {node.variable: node.lower + at}))
+                    yield from _reads(substitute_nodes(node.body, {node.variable: node.lower + at * node.step}))
             case Allocate() | Block():
                 yield from _copies(node.body)
+            case If():
+                yield from _reads((*node.then, *node.otherwise))
             case _:
                 pass
 
@@ -149,6 +180,8 @@ def _reads(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...]
 def _written_out(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     def visit(node: Node) -> Node:
         node = with_body(node, _written_out)
-        return replace(node, kind="unroll", factor=_trips(node) or 1) if isinstance(node, For) else node
+        if not isinstance(node, For) or node.kind != "sequential":
+            return node
+        return replace(node, kind="unroll", factor=_trips(node) or 1)
 
     return tuple(visit(node) for node in nodes)

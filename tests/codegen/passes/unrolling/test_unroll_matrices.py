@@ -118,3 +118,36 @@ def test_written_out(rows: int, columns: int, kept: bool, again: bool) -> None:
 )
 def test_left_alone(before: Function) -> None:
     assert unroll_matrices(before) is before
+
+
+@pytest.mark.parametrize(("kept", "loops"), [(True, 2), (False, 4)])
+def test_nests_in_steps(kept: bool, loops: int) -> None:
+    """Of a long loop: those that use what is to stay in registers."""
+    plain = program(3, 3, kept=kept, again=True)
+    (lanes,) = (node for node in plain.body if isinstance(node, For))
+    steps = loop("t", 0, 20, *lanes.body)
+    before = replace(plain, body=(replace(lanes, body=(steps,)),))
+    after = unroll(unroll_matrices(before))
+    assert sum(isinstance(node, For) for node in walk_nodes(after.body)) == loops
+    agree(before, after, {})
+
+
+RECURRENCE = """
+def recurrence(a: f64["B T 3 3"], p0: f64["B 3 3"]):
+    p[b, i, j] = p0[b, i, j]
+    for t in range(T):
+        m[b, i, j] = sum[k](a[b, t, i, k] * p[b, k, j])
+        p[b, i, j] = m[b, i, j] + m[b, j, i]
+        if t >= 1:
+            p[b, i, j] -= a[b, t - 1, (i + 1) % 3, j]
+    return p
+"""
+
+
+def test_matrices_of_a_recurrence() -> None:
+    a, p = np.random.default_rng(0).standard_normal((2, 9, 12, 3, 3)) / 4
+    expected = p[:, 0].copy()
+    for t in range(12):
+        m = a[:, t] @ expected
+        expected = m + m.transpose(0, 2, 1) - (np.roll(a[:, t - 1], -1, axis=1) if t else 0)
+    np.testing.assert_allclose(pm.einsum(RECURRENCE)(a, p[:, 0]), expected)
