@@ -19,12 +19,15 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from polyml import errors
-from polyml.api import Einsum, einsum, einsum_path
-from polyml.dtypes import bf16, boolean, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from polyml.errors import PolymlError
-from polyml.options import Options
-from polyml.target import Target
+from polyml.collection import modules_stay
+
+with modules_stay():
+    from polyml import errors
+    from polyml.api import Einsum, einsum, einsum_path
+    from polyml.dtypes import bf16, boolean, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+    from polyml.errors import PolymlError
+    from polyml.options import Options
+    from polyml.target import Target
 
 if TYPE_CHECKING:
     from polyml import testing as testing

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from polyml.forks import wait_at_forks
 
-__all__ = ["collector_rests"]
+__all__ = ["collector_rests", "modules_stay"]
 
 _lock = threading.RLock()  # a signal's handler may compile in between
 wait_at_forks(_lock)
@@ -38,6 +38,16 @@ def collector_rests() -> Iterator[None]:
             _inside = max(0, _inside - 1)
             if _inside == 0 and _before:
                 gc.enable()
+
+
+@contextmanager
+def modules_stay() -> Iterator[None]:
+    """The collector rests while modules are imported, and what they made is taken for old behind it: the next collection of young objects would look at all of it, and none of it goes."""
+    with collector_rests():
+        yield
+        if not gc.get_freeze_count():  # else somebody has frozen objects, which stay so
+            gc.freeze()
+            gc.unfreeze()
 
 
 def _in_child() -> None:

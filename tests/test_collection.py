@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyml
-from polyml.collection import collector_rests
+from polyml.collection import collector_rests, modules_stay
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -67,3 +67,11 @@ def test_it_rests_while_a_program_compiles(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         gc.callbacks.pop()
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_what_modules_make_is_old_unless_somebody_froze_objects(monkeypatch: pytest.MonkeyPatch, frozen: int) -> None:
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    with modules_stay():
+        made = [object()]
+    assert any(one is made for one in gc.get_objects(generation=2)) == (not frozen)

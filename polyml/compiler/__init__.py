@@ -5,10 +5,10 @@ isl comes first, and an interrupt waits for it.
 
 from __future__ import annotations
 
-from polyml.collection import collector_rests
+from polyml.collection import modules_stay
 from polyml.interrupts import signals_wait
 
-with collector_rests():
+with modules_stay():
     with signals_wait():
         import islpy  # noqa: F401
     import polyml.compiler.driver  # noqa: F401
