@@ -14,4 +14,4 @@ T = TypeVar("T")
 def renewed(old: tuple[T, ...], made: Iterable[T]) -> tuple[T, ...]:
     """`made` as a tuple, but `old` where its elements are the same objects."""
     new = tuple(made)
-    return old if len(new) == len(old) and all(map(operator.is_, new, old)) else new
+    return old if new is old or (len(new) == len(old) and all(map(operator.is_, new, old))) else new

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from polyml.codegen.loops import For, Function, Node
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import have_no_bodies, with_body
+from polyml.codegen.rewrite import have_no_bodies, is_leaf, with_body
 from polyml.records import replace
 from polyml.renewed import renewed
 
@@ -22,7 +22,13 @@ def map_loops(function: Function, change: Change) -> Function:
     def inside(nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         if have_no_bodies(nodes):
             return nodes
-        return renewed(nodes, (new for node in nodes for new in visit(node, ranges, lanes)))
+        made: list[Node] = []
+        for node in nodes:
+            if is_leaf(node):
+                made.append(node)
+            else:
+                made += visit(node, ranges, lanes)
+        return renewed(nodes, made)
 
     def visit(node: Node, ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
         if isinstance(node, For):

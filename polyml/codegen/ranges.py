@@ -131,7 +131,7 @@ class Ranges:
 
     def simplify(self, value: Affine) -> Affine:
         """An equal expression: extrema without operands that never win, divisions with only one possible quotient as that number."""
-        if all(isinstance(atom, str) for atom, _ in value.terms):
+        if value.is_linear:
             return value
         found = self._simple.get(value)
         if found is None:

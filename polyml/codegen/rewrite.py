@@ -75,6 +75,11 @@ def have_no_bodies(nodes: Iterable[Node]) -> bool:
     return _WITH_BODIES.isdisjoint(map(type, nodes))
 
 
+def is_leaf(node: Node) -> bool:
+    """Whether it has no body: half of the time of a `match`, which asks for one class after the other."""
+    return isinstance(node, _LEAVES)
+
+
 def walk_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
     """All nodes, parents first, in order."""
     stack = [*nodes]
@@ -107,30 +112,20 @@ def nodes_of(function: Function) -> tuple[Node, ...]:
 
 def variables_by_name(function: Function) -> dict[str, Variable]:
     """The arguments, and what is allocated anywhere in the function."""
-    allocated = (node.variable for node in nodes_of(function) if isinstance(node, Allocate))
+    allocated = [node.variable for node in nodes_of(function) if isinstance(node, Allocate)]
     return {variable.name: variable for variable in (*function.arguments, *allocated)}
 
 
 def with_body(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
     """The node with `change` applied to each of its bodies (none for an assignment)."""
-    match node:
-        case Assign() | UpdateArgument() | Prefetch():
-            return node
-        case For() | Allocate():
-            body = change(node.body)
-            return node if body is node.body else replace(node, body=body)
-        case Block():
-            body = change(node.body)
-            return node if body is node.body else replace(node, body=body)
-        case If():
-            then, otherwise = change(node.then), change(node.otherwise)
-            return (
-                node
-                if then is node.then and otherwise is node.otherwise
-                else replace(node, then=then, otherwise=otherwise)
-            )
-        case _:
-            assert_never(node)
+    if isinstance(node, _LEAVES):  # as most nodes are
+        return node
+    if isinstance(node, If):
+        then, otherwise = change(node.then), change(node.otherwise)
+        same = then is node.then and otherwise is node.otherwise
+        return node if same else replace(node, then=then, otherwise=otherwise)
+    body = change(node.body)
+    return node if body is node.body else replace(node, body=body)
 
 
 def is_empty(node: Node) -> bool:

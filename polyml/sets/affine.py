@@ -176,7 +176,10 @@ class Affine(_Kept):
     @property
     def is_linear(self) -> bool:
         """Whether it is a sum of variables alone, without divisions and extrema."""
-        return all(isinstance(atom, str) for atom, _ in self.terms)
+        for atom, _ in self.terms:  # noqa: SIM110 (a generator takes three times as long)
+            if not isinstance(atom, str):
+                return False
+        return True
 
     @property
     def name(self) -> str | None:
@@ -241,6 +244,26 @@ class Affine(_Kept):
         """The expression with variables replaced, all at once."""
         if self.variables().isdisjoint(values):
             return self
+        return self._moved(values) or self._substituted(values)
+
+    def _moved(self, values: Mapping[str, Affine | int]) -> Affine | None:
+        """The expression where variables only grow by numbers, as in the copies of a loop's body, so that nothing is to be sorted; else None."""
+        constant = self.constant
+        for atom, coefficient in self.terms:
+            if isinstance(atom, str):
+                value = values.get(atom)
+                if value is None:
+                    continue
+                if isinstance(value, int) or value.terms != ((atom, 1),):
+                    return None
+                constant += coefficient * value.constant
+            elif not atom.variables().isdisjoint(values):
+                return None
+        made = Affine(self.terms, constant)
+        _set_variables(made, self.variables())
+        return made
+
+    def _substituted(self, values: Mapping[str, Affine | int]) -> Affine:
         sums: dict[Atom, int] = {}
         constant = self.constant
         for atom, coefficient in self.terms:

@@ -9,7 +9,7 @@ from polyml.codegen.loops import Allocate, Assign, Block, For, Function, If, Nod
 from polyml.codegen.passes.guards import difference_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import substitute_nodes
-from polyml.expressions import Apply, Const, Expr, IndexValue, Read
+from polyml.expressions import Apply, Const, Expr, IndexValue, Read, Subscript
 from polyml.records import replace
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine, maximum, minimum, operands
@@ -115,7 +115,14 @@ def _if(node: If, ranges: Ranges) -> tuple[Node, ...]:
 
 
 def _place(place: Place, ranges: Ranges) -> Place:
-    return place.at(ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in place.subscripts)
+    return place.at(_subscripts(place.subscripts, ranges))
+
+
+def _subscripts(subscripts: tuple[Subscript, ...], ranges: Ranges) -> tuple[Subscript, ...]:
+    for s in subscripts:
+        if not isinstance(s, Affine) or not s.is_linear:
+            return tuple([ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in subscripts])
+    return subscripts  # nearly all
 
 
 def _expr(expr: Expr, ranges: Ranges) -> Expr:
@@ -126,7 +133,7 @@ def _expr(expr: Expr, ranges: Ranges) -> Expr:
             simple = ranges.simplify(expr.affine)
             return expr if simple is expr.affine else IndexValue(simple, expr.dtype)
         case Read():
-            return expr.at(ranges.simplify(s) if isinstance(s, Affine) else _expr(s, ranges) for s in expr.subscripts)
+            return expr.at(_subscripts(expr.subscripts, ranges))
         case Apply(op="select", args=(condition, if_true, if_false)):
             decided = ranges.decide(condition)
             if decided is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from polyml.codegen.loops import Allocate, Assign, Block, For, If, Node, Prefetch
-from polyml.codegen.rewrite import with_body
+from polyml.codegen.rewrite import have_no_bodies, with_body
 
 __all__ = ["inner_loops", "put_first"]
 
@@ -29,6 +29,8 @@ def inner_loops(nodes: tuple[Node, ...], around: tuple[For, ...] = ()) -> Iterat
 
 def put_first(nodes: tuple[Node, ...], wanted: Mapping[int, tuple[Node, ...]]) -> tuple[Node, ...]:
     """The nodes, with each loop's iterations beginning with what is wanted there. wanted: by the loop's id()."""
+    if have_no_bodies(nodes):
+        return nodes
     made: list[Node] = []
     changed = False
     for node in nodes:

@@ -14,7 +14,7 @@ from math import inf
 from polyml.codegen.loops import Allocate, Assign, Block, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import AHEAD, SOME_SIZE, Caches
-from polyml.codegen.rewrite import expressions, walk_nodes, with_body
+from polyml.codegen.rewrite import expressions, have_no_bodies, walk_nodes, with_body
 from polyml.expressions import Read, reads_of
 from polyml.operation_weights import operations_of
 from polyml.records import dataclass
@@ -82,6 +82,8 @@ class _Prefetch:
         self.notes: list[Note] = []
 
     def body(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        if have_no_bodies(nodes):
+            return nodes
         return renewed(nodes, (self.node(node) for node in nodes))
 
     def node(self, node: Node) -> Node:

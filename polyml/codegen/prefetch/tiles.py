@@ -14,7 +14,7 @@ from polyml.codegen.loops import Assign, For, Function, If, Node, Place, Prefetc
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, subscript_variables, with_body
+from polyml.codegen.rewrite import have_no_bodies, nodes_of, subscript_variables, with_body
 from polyml.expressions import Apply, Read, reads_of
 from polyml.renewed import renewed
 from polyml.sets.affine import Affine, affine
@@ -171,6 +171,8 @@ def _is_term(node: Node) -> bool:
 
 
 def _body(nodes: tuple[Node, ...], tiles: _Tiles, ranges: Ranges) -> tuple[Node, ...]:
+    if have_no_bodies(nodes):
+        return nodes
     made: list[Node] = []
     loads: list[Read] = []
     for position, node in enumerate(nodes):

@@ -16,7 +16,7 @@ from polyml.scop.scop import Scop, Statement
 from polyml.sets.affine import Affine
 from polyml.target import Target
 
-__all__ = ["Makers", "in_copies", "makers_of"]
+__all__ = ["Makers", "in_copies", "made_operand", "makers_of"]
 
 SHARE = 4
 """Of L2, what a block of the operand may take: the other operand's block is in there, too, and what comes next."""
@@ -46,12 +46,19 @@ def makers_of(scop: Scop, plan: Blocking, target: Target) -> Makers | None:
     core = scop.statements[plan.statement]
     if plan.streams or plan.turned or plan.across or plan.ends or plan.result_order:
         return None
+    read = made_operand(scop, core)
+    found = None if read is None else _all_of(scop, core, read, plan)
+    if read is None or found is None or not _is_made_once(scop, plan, read, target, sums=len(found.begins)):
+        return None
+    return found
+
+
+def made_operand(scop: Scop, core: Statement) -> Read | None:
+    """The first read of what the region makes itself, element by element."""
     for read in reads_of(core.value):
         own = plain_indices(read.subscripts)
         if scop.arrays[read.tensor].kind == "local" and None not in own and len(set(own)) == len(own):
-            found = _all_of(scop, core, read, plan)
-            once = found is not None and _is_made_once(scop, plan, read, target, sums=len(found.begins))
-            return found if once else None
+            return read
     return None
 
 

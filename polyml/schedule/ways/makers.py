@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from polyml.schedule.blocking.blocks import Blocking
-from polyml.schedule.blocking.makers import Makers, makers_of
+from polyml.schedule.blocking.makers import Makers, made_operand, makers_of
 from polyml.schedule.blocking.plan import plan_blocking
 from polyml.schedule.pack import Packed
 from polyml.schedule.schedule import Note, Schedule
@@ -43,6 +43,9 @@ def blocks_with_makers(task: Task) -> tuple[Blocking, Makers] | None:
     local = [name for name, array in task.scop.arrays.items() if array.kind == "local"]
     if len(local) != 1 or task.scop.sizes or not task.may_block():
         return None
+    updates = (s for s in task.scop.statements.values() if s.kind == "update")
+    if not any(made_operand(task.scop, update) for update in updates):
+        return None  # as makers_of says, without plans of blocks
     # To the contraction the operand is one like others.
     arrays = {name: replace(a, kind="input") if name in local else a for name, a in task.scop.arrays.items()}
     planner = partial(plan_blocking, made=frozenset(local))

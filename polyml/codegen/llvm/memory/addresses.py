@@ -24,20 +24,34 @@ SHORT = 1 << 15
 """Numbers below it fit into 16 bits, whose products are one instruction."""
 
 
+Terms = tuple[tuple[Term, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Offset:
     """`constant + sum(coefficient * atom * stride)`, in elements."""
 
-    terms: tuple[tuple[Term, int], ...]
+    terms: Terms
     constant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The address of an element, known from that loop level on, whose offset has these terms in order of their loops; less `shift`."""
+
+    pointer: Value
+    level: int
+    terms: Terms
+    shift: int
 
 
 @dataclass(slots=True)
 class Level:
-    """One loop body, or the function's own (level 0): where its preamble grows and what was computed there."""
+    """One loop body, or the function's own (level 0): where its preamble grows and what was computed there; addresses by array and terms of the offset."""
 
     lines: Lines
     known: dict[object, Value] = field(default_factory=dict)
+    rows: dict[tuple[str, Terms], Row] = field(default_factory=dict)
 
 
 class Nest:
@@ -122,10 +136,10 @@ class Nest:
         """The outermost loop level at which the atom is known."""
         if isinstance(atom, str):
             return self.variables[atom][0]
-        return self.level_of_affine(Affine(((atom, 1),)))
+        return max([self.variables[name][0] for name in atom.variables()], default=0)
 
     def level_of_affine(self, expression: Affine) -> int:
-        return max((self.variables[name][0] for name in expression.variables()), default=0)
+        return max([self.variables[name][0] for name in expression.variables()], default=0)
 
     def once(self, level: int, key: object, compute: Callable[[], Value]) -> Value:
         """The value remembered under the key, or computed now in that level's preamble."""
@@ -314,11 +328,21 @@ class Nest:
     def address(self, name: str, base: Value, element: Type, offset: Offset) -> Value:
         """The address of element `offset` of the array that starts at `base`."""
         name = f"{name} at {base.text}"  # two versions of a function may each have a local array of one name
-        shift = offset.constant
+        row = self.levels[-1].rows.get((name, offset.terms)) or self._row(name, base, element, offset.terms)
+        shift = row.shift + offset.constant
+        if shift == 0:
+            return row.pointer
+        move = partial(self._move, row.pointer, element, integer(shift))
+        return self.once(row.level, (name, row.terms, shift), move)
+
+    def _row(self, name: str, base: Value, element: Type, offset: Terms) -> Row:
+        """What elements of a tile, which differ in constants, have in common."""
+        shift, varies = 0, True
         terms: list[tuple[Term, int]] = []
-        for (atom, stride), coefficient in offset.terms:
+        for (atom, stride), coefficient in offset:
             value = self.variables[atom][1] if isinstance(atom, str) else None
             if value is not None and value.is_constant:
+                varies = False
                 if stride is None:
                     shift += coefficient * int(value.text)
                     continue
@@ -336,12 +360,12 @@ class Nest:
             done.append((term, coefficient))
             level = max(level, self._term_level(term))
             pointer = self._step(name, pointer, element, level, tuple(done))
-        if shift == 0:
-            return pointer
-        previous = pointer
-        return self.once(level, (name, tuple(done), shift), lambda: self._move(previous, element, integer(shift)))
+        row = Row(pointer, level, tuple(done), shift)
+        if varies:  # no variable has a known value, which it may have in one branch only
+            self.levels[-1].rows[name, offset] = row
+        return row
 
-    def _step(self, name: str, pointer: Value, element: Type, level: int, done: tuple[tuple[Term, int], ...]) -> Value:
+    def _step(self, name: str, pointer: Value, element: Type, level: int, done: Terms) -> Value:
         (atom, stride), coefficient = done[-1]
 
         def compute() -> Value:

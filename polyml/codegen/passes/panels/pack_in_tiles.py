@@ -40,6 +40,8 @@ def pack_in_tiles(function: Function, constants: Set[str] = frozenset()) -> Func
 
 
 def _body(nodes: tuple[Node, ...], constants: Set[str]) -> tuple[Node, ...]:
+    if have_no_bodies(nodes):
+        return nodes
     made: list[Node] = []
     changed = False
     for node in nodes:

@@ -16,7 +16,7 @@ from polyml.codegen.loops import Allocate, Assign, For, Function, If, Lead, Node
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.passes.vectors.streams import flat_element, is_zero
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
+from polyml.codegen.rewrite import have_no_bodies, nodes_of, walk_nodes, with_body
 from polyml.dtypes import boolean, i64
 from polyml.expressions import Apply, Const, IndexValue, Read, reads_of
 from polyml.new_names import fresh
@@ -67,6 +67,8 @@ class _Streams:
         self.rows = frozenset(leads)  # arrays written by rows that start where they are aligned
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges, lanes: For | None) -> tuple[Node, ...]:
+        if lanes is None and have_no_bodies(nodes):
+            return nodes
         made: list[Node] = []
         run: list[Assign] = []
         for node in (*nodes, None):

@@ -107,7 +107,11 @@ def with_registers(node: Node, promotions: list[Promotion]) -> Node:
     if not names:
         return node
 
+    arrays = {variable for variable, _ in names}
+
     def name_of(variable: str, subscripts: tuple[object, ...]) -> str | None:
+        if variable not in arrays:
+            return None
         found = tuple(s for s in subscripts if isinstance(s, Affine))
         return names.get((variable, found)) if len(found) == len(subscripts) else None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, with_body
+from polyml.codegen.rewrite import have_no_bodies, nodes_of, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass
@@ -54,6 +54,8 @@ class _Chains:
     room: int
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        if have_no_bodies(nodes):
+            return nodes
         return renewed(nodes, (self.node(node, ranges) for node in nodes))
 
     def node(self, node: Node, ranges: Ranges) -> Node:

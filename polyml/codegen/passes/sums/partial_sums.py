@@ -16,7 +16,7 @@ from math import prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, If, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.unrolling.jam import names_in
 from polyml.codegen.ranges import Ranges, outside
-from polyml.codegen.rewrite import nodes_of, walk_nodes, with_body
+from polyml.codegen.rewrite import have_no_bodies, nodes_of, walk_nodes, with_body
 from polyml.expressions import Const, Read, reads_of
 from polyml.new_names import fresh
 from polyml.records import dataclass, replace
@@ -63,6 +63,8 @@ class _Parts:
     taken: set[str]
 
     def body(self, nodes: tuple[Node, ...], ranges: Ranges) -> tuple[Node, ...]:
+        if have_no_bodies(nodes):
+            return nodes
         made: list[Node] = []
         for node in nodes:
             sums = self.sums(node) if isinstance(node, For) else None

@@ -39,7 +39,10 @@ def order_sums(function: Function) -> Function:
     def ordered(loop: For, ranges: Ranges, lanes: For | None) -> Node | None:
         if loop.kind != "sequential" or any(isinstance(inner, For) for inner in walk_nodes(loop.body)):
             return None
-        writes = [inner for inner in walk_nodes(loop.body) if isinstance(inner, Assign) and inner.target.subscripts]
+        assigns = [inner for inner in walk_nodes(loop.body) if isinstance(inner, Assign)]
+        writes = [inner for inner in assigns if inner.target.subscripts]
+        if {inner.target.variable for inner in writes}.isdisjoint(r.tensor for a in assigns for r in reads_of(a.value)):
+            return None  # no iteration waits for another
         wait = _Wait(loop, writes, _Lanes(None if lanes is None else lanes.variable, frozenset(copies)))
         return with_body(loop, lambda body: _ordered(body, wait))
 

@@ -32,10 +32,8 @@ def lanes_last(function: Function) -> Function:
     nodes = [n for n in nodes_of(function) if isinstance(n, Allocate)]
     arrays = {n.variable.name: n.variable for n in nodes if _is_plain(n.variable)}
     found: dict[str, set[int | None]] = {name: set() for name in arrays}
-    if arrays:
-        _look(function.body, None, None, found)
-    last = {name: along.pop() for name, along in found.items() if len(along) == 1}
-    moved = {name: d for name, d in last.items() if d is not None and d != len(arrays[name].shape) - 1}
+    _look(function.body, None, None, found)
+    moved = {name: d for name, along in found.items() for d in along if d is not None}
     return replace(function, body=_Order(moved).changed(function.body)) if moved else function
 
 
@@ -43,22 +41,30 @@ def _is_plain(variable: Variable) -> bool:
     return variable.scope == "local" and len(variable.shape) > 1 and variable.lanes == 1 and variable.strides is None
 
 
-def _look(nodes: Iterable[Node], lanes: str | None, inner: str | None, found: Mapping[str, set[int | None]]) -> None:
-    """Collects for each array the dimensions along which lanes run; None: other steps than from element to element, or what is left as it is. inner: the innermost loop's variable."""
+def _look(nodes: Iterable[Node], lanes: str | None, inner: str | None, found: dict[str, set[int | None]]) -> None:
+    """Collects for each array the one dimension along which lanes run; arrays that stay as they are, since there are several, other steps than from element to element, or it is the last one, are left out at once.
+    inner: the innermost loop's variable."""
+
+    def add(name: str, along: set[int | None], dimensions: int) -> None:
+        found[name] |= along
+        if None in along or dimensions - 1 in along or len(found[name]) > 1:
+            del found[name]
+
     for node in nodes:
-        reads = (read for expr in expressions(node) for read in reads_of(expr) if read.tensor in found)
-        for read in reads:
-            found[read.tensor] |= _along(read.subscripts, lanes, inner)
+        if not found:
+            return
+        for read in [read for expr in expressions(node) for read in reads_of(expr)]:
+            if read.tensor in found:
+                add(read.tensor, _along(read.subscripts, lanes, inner), len(read.subscripts))
         for place in targets_of(node):
             if place.variable in found:
-                found[place.variable] |= _along(place.subscripts, lanes, inner)
+                add(place.variable, _along(place.subscripts, lanes, inner), len(place.subscripts))
         match node:
             case Prefetch() if node.place.variable in found:
-                found[node.place.variable].add(None)
+                del found[node.place.variable]
             case UpdateArgument():
                 for place in (node.best, node.argument):
-                    if place.variable in found:
-                        found[place.variable].add(None)
+                    found.pop(place.variable, None)
             case For():
                 _look(node.body, node.variable if node.kind == "vector" else lanes, node.variable, found)
             case If():
