@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -61,75 +60,37 @@ def _made(
     frozen: bool = False, slots: bool = False, kw_only: bool = False,
 ) -> type:  # fmt: skip
     own = set(cls.__dict__) - ({"__hash__"} if "__eq__" in cls.__dict__ and cls.__hash__ is None else set())
+    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library writes the signature there, which takes long
+    cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)
+    fields = dataclasses.fields(cls)
     methods: dict[str, Any] = {}
     if init:
-        methods["__init__"] = _Later(partial(_initializer, frozen=frozen, slots=slots))
+        methods["__init__"] = _Later(cls, "__init__", lambda: _initializer(cls, fields, frozen=frozen, slots=slots))
     if eq:
-        methods["__eq__"] = _Later(_comparison)
-        methods["__hash__"] = _Later(_hash_function) if frozen else None
+        methods["__eq__"] = _Later(cls, "__eq__", lambda: _comparison(fields))
+        methods["__hash__"] = _Later(cls, "__hash__", lambda: _hash_function(fields)) if frozen else None
     if repr:
         methods["__repr__"] = _repr
     if frozen:
         methods |= {"__setattr__": _refuse_assignment, "__delattr__": _refuse_deletion}
         if slots:
             methods |= {"__getstate__": _state, "__setstate__": _restore}
-    methods = {name: method for name, method in methods.items() if name not in own or name == "__init__"}
-    if slots:
-        return _with_slots(cls, methods, kw_only=kw_only)
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library writes the signature there, which takes long
-    cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, kw_only=kw_only)
     for name, method in methods.items():
-        setattr(cls, name, method)
-        if isinstance(method, _Later):
-            method.__set_name__(cls, name)
+        if name not in own or name == "__init__":
+            setattr(cls, name, method)
     return cls
 
 
-_PLAIN = vars(dataclasses.make_dataclass("_Plain", ["one"], init=False, repr=False, eq=False))
-
-
-def _with_slots(cls: type, methods: dict[str, Any], *, kw_only: bool) -> type:
-    """The class made once more, with slots: what the standard library does, in a quarter of the time, since no annotation is read (polyml has no ClassVar) and methods are there from the start."""
-    namespace = dict(cls.__dict__)
-    fields: dict[str, Any] = {}
-    taken = set[str]()
-    for base in cls.__mro__[-2:0:-1]:
-        fields |= vars(base).get("__dataclass_fields__", {})
-        taken.update(vars(base).get("__slots__", ()))
-    for name, annotation in cls.__annotations__.items():
-        default = namespace.pop(name, dataclasses.MISSING)
-        made: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
-        made.name, made.type, made._field_type = name, annotation, _PLAIN["__dataclass_fields__"]["one"]._field_type
-        made.kw_only = kw_only if made.kw_only is dataclasses.MISSING else made.kw_only
-        fields[name] = made
-    for name in ("__dict__", "__weakref__"):
-        namespace.pop(name, None)
-    namespace.setdefault("__match_args__", tuple(f.name for f in fields.values() if f.init and not f.kw_only))
-    namespace |= {
-        "__dataclass_fields__": fields,
-        "__dataclass_params__": _PLAIN["__dataclass_params__"],
-        "__doc__": cls.__doc__ or cls.__name__,
-        "__qualname__": cls.__qualname__,
-        "__slots__": tuple(name for name in fields if name not in taken),
-    }
-    return type(cls)(cls.__name__, cls.__bases__, namespace | methods)
-
-
 class _Later:
-    """Stands in a class where a method belongs that is made, of the class and its fields, when it is first looked up."""
+    """Stands in a class where a method belongs that is made when it is first looked up."""
 
     __slots__ = ("make", "name", "owner")
-    owner: type
-    name: str
 
-    def __init__(self, make: Callable[[type, Fields], FunctionType]) -> None:
-        self.make = make
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.owner, self.name = owner, name
+    def __init__(self, owner: type, name: str, make: Callable[[], FunctionType]) -> None:
+        self.owner, self.name, self.make = owner, name, make
 
     def __get__(self, instance: object, _: type | None = None) -> object:
-        method = self.make(self.owner, dataclasses.fields(self.owner))
+        method = self.make()
         method.__qualname__, method.__module__ = f"{self.owner.__qualname__}.{self.name}", self.owner.__module__
         setattr(self.owner, self.name, method)
         return method.__get__(instance, self.owner)
@@ -196,14 +157,14 @@ def _replacer(cls: type) -> Any:
     return _REPLACERS.setdefault(cls, made)
 
 
-def _comparison(_: type, fields: Fields) -> FunctionType:
+def _comparison(fields: Fields) -> FunctionType:
     """`__eq__`: the same class, and the same values."""
     names = _compared(fields)
     test = f"{_values('self', names)} == {_values('other', names)} if other.__class__ is self.__class__ else NotImplemented"
     return _method(f"def __eq__(self, other):\n return {test}", names)
 
 
-def _hash_function(_: type, fields: Fields) -> FunctionType:
+def _hash_function(fields: Fields) -> FunctionType:
     """`__hash__`: of the values that are compared."""
     names = _compared(fields)
     return _method(f"def __hash__(self):\n return hash({_values('self', names)})", names)
