@@ -20,9 +20,9 @@ from polyml.schedule.strategy.bands import (
     with_extent,
 )
 from polyml.schedule.strategy.choices import NestChoice
+from polyml.schedule.strategy.column_sums import vectors_of_columns
 from polyml.schedule.strategy.facts import Facts
 from polyml.schedule.strategy.lanes import plain_vectors
-from polyml.schedule.strategy.meeting_rows import vectors_of_meeting_rows
 from polyml.schedule.strategy.neighbours import neighbouring_rows
 from polyml.schedule.strategy.recurrences.vectors import has_recurrence, recurrence_vectors
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even, wanted_iterations
@@ -89,7 +89,7 @@ def plan_nest(band: Band, lanes: int, facts: Facts, *, parallel: bool, in_cache:
     if wide:
         tile = replace(tile, vectors=wide)
     elif jam is None:
-        tile = replace(tile, vectors=max(tile.vectors, vectors_of_meeting_rows(band, lanes, facts)))
+        tile = replace(tile, vectors=max(tile.vectors, vectors_of_columns(band, lanes, facts)))
     plan = NestPlan(lanes, jam, tile, tile.vectors * facts.lanes(band.core), whole=chosen.whole, alone=chosen.alone)
     if jam is not None and chosen.whole is not None:
         band = with_extent(band, jam, chosen.whole.extent)
@@ -200,10 +200,13 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
         k != lanes and band.extents[k] > 1 and _shares_vectors(model, band.indices[k][band.core], vector)
         for k in ordered
     )
+    pieces = vectors_of_columns(band, lanes, facts)
     for k in ordered:
         if k == lanes or band.extents[k] < 2:
             continue
         index, whole = band.indices[k][band.core], None
+        if pieces and _share_nothing(model, index):
+            continue
         tile = tile_of(model, index, max_rows=most)
         if tile.rows < 2 or tile.cost >= best.tile.cost * 0.98:
             continue
@@ -227,6 +230,11 @@ def _jam(band: Band, lanes: int, facts: Facts) -> _Rows:
 def _shares_vectors(model: StatementModel, index: str, vector: str) -> bool:
     """Whether rows along the index, as filters of a convolution, have a vector in common that is loaded."""
     return any(not a.write and a.stride(index) == 0 and a.stride(vector) != 0 for a in model.accesses)
+
+
+def _share_nothing(model: StatementModel, index: str) -> bool:
+    """Whether each row along the index reads elements of its own."""
+    return index not in model.overlapping and all(a.stride(index) != 0 for a in model.accesses if not a.write)
 
 
 def _apart(model: StatementModel, index: str) -> tuple[bool, int]:
