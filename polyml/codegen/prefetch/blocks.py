@@ -52,7 +52,8 @@ class _Blocks(TileFetches):
             return
         counts = [ceil((span or 0) / loop.step) for loop, span in zip(between, trips, strict=True)]
         turn, tiles = turn_of(between, counts), prod(counts)
-        inner = {loop.variable for loop in walk_nodes(block.body) if isinstance(loop, For)} - {sums.variable}
+        # Those of tiles and of copies; the tile's own loops around the sums stay.
+        inner = _variables(block) - _variables(lanes)
         reads = dict.fromkeys(_reads(sums))
         reads |= dict.fromkeys(_made_from(block, sums, {read.tensor for read in reads}))
         for read in {read.tensor: read for read in reversed(reads)}.values():
@@ -80,6 +81,11 @@ class _Blocks(TileFetches):
         step = variable.strides[-1] if variable.strides is not None else 1
         lines, rest = divmod(row * variable.dtype.itemsize, self.caches.line)
         return lines if step == 1 and flat.stride(sums.variable) == row and not rest else 0
+
+
+def _variables(loop: For) -> set[str]:
+    """Of the loops inside."""
+    return {node.variable for node in walk_nodes(loop.body) if isinstance(node, For)}
 
 
 def _reads(loop: For) -> Iterator[Read]:

@@ -29,7 +29,7 @@ def _collect(node: Node, arrays: set[str], integers: set[str]) -> None:
             _place(node.target, arrays, integers)
             _expr(node.value, arrays, integers)
             if node.scan is not None:
-                arrays.add(node.scan.carry)
+                arrays.update(node.scan.carries)
                 for expr in node.scan.expressions:
                     _expr(expr, arrays, integers)
         case UpdateArgument():
