@@ -12,7 +12,7 @@ import islpy as isl
 
 from polyml.errors import TransformError
 from polyml.expressions import Const, Read
-from polyml.new_names import fresh
+from polyml.new_names import fresh, underscored
 from polyml.ops import REDUCTIONS
 from polyml.records import dataclass
 from polyml.schedule.schedule import Schedule
@@ -97,7 +97,7 @@ def _partials(scop: Scop, old: Statement, number: tuple[Affine, Affine], loop: s
         name=fresh(f"{whole.name}_part", taken), dtype=whole.dtype, shape=(number[1], *whole.shape), kind="local"
     )
     head = parameters_text(scop.sizes)
-    made = [f"S_{array.name}_init", f"S_{array.name}_combine"]
+    made = [underscored(f"S_{array.name}_{step}", scop.statements) for step in ("init", "combine")]
     where = [*outer, number[0].isl_text(), *(s.isl_text() for s in subscripts)]
     visits = isl.Map(f"{head}{{ {old.name}[{', '.join(old.indices)}] -> {made[0]}[{', '.join(where)}] }}")
     visits = visits.intersect_domain(old.domain)

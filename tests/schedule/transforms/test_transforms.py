@@ -92,6 +92,12 @@ def test_result_stays(name: str) -> None:
     assert_same(make().check(), written(text))
 
 
+def test_what_privatize_adds_has_names_of_its_own() -> None:
+    text = 'def f(x: f64["N K"]):\n    c[n] = x[n, k]\n    c_part_combine[n] = c[n] * 3\n    return c_part_combine\n'
+    made = pm.einsum(text).lower(np.ones((4, 9))).schedule.written().split("S_c", "k", 4).privatize("S_c", "k_tile")
+    assert "S_c_part_combine_" in made.check().statements
+
+
 REFUSED: dict[str, tuple[Callable[[], UserSchedule], str]] = {
     "tile": (lambda: written(SEIDEL).tile(_A(), t=2, i=4), r"flow dependence: S_a\w*\[t = .* and S_a\w*\[t = .* opposite order"),
     "interchange": (lambda: written(SEIDEL).interchange(_A(), "t", "i"), r"flow dependence: S_a\w*\[.*opposite order"),
