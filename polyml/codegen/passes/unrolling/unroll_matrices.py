@@ -62,7 +62,7 @@ class _Matrices:
             return None
         if self.pays(loop):
             return replace(loop, body=_written_out(loop.body))
-        body = _in_steps(loop.body, _kept(loop.body), stepping=False)
+        body = self.in_steps(loop.body, loop, _kept(loop.body), stepping=False)
         return loop if body is loop.body else replace(loop, body=body)
 
     def pays(self, lanes: For) -> bool:
@@ -75,14 +75,50 @@ class _Matrices:
             return False
         kept = _kept(lanes.body)
         places, reads = set[tuple[str, Affine]](), 0
-        for name, subscripts in _copies(lanes.body):
-            if name in kept:
+        for read in (read for copy in _copies(lanes.body) for read in reads_of(copy.value)):
+            if read.tensor in kept:
                 return True
-            flat = self.flat(name, subscripts)
+            flat = self.flat(read.tensor, read.subscripts)
             if flat is not None and flat.stride(lanes.variable) not in (None, 0, 1):
-                places.add((name, flat))
+                places.add((read.tensor, flat))
                 reads += 1
         return bool(places) and reads >= AGAIN * len(places)
+
+    def in_steps(
+        self, nodes: tuple[Node, ...], lanes: For, kept: frozenset[str], *, stepping: bool
+    ) -> tuple[Node, ...]:
+        """Nests in the iterations of longer loops, each of them written out where it is short and reads or makes what is to stay in registers from one nest to the next."""
+
+        def visit(node: Node) -> Node:
+            match node:
+                case For() if _trips(node) is None and node.kind == "sequential":
+                    return with_body(node, lambda body: self.in_steps(body, lanes, kept, stepping=True))
+                case For() if stepping and self.is_short(node, lanes) and _touches(node, kept):
+                    return _written_out((node,))[0]
+                case Allocate() | Block() | If():
+                    return with_body(node, lambda body: self.in_steps(body, lanes, kept, stepping=stepping))
+                case _:
+                    return node
+
+        return renewed(nodes, map(visit, nodes))
+
+    def is_short(self, nest: For, lanes: For) -> bool:
+        """Whether it is few assignments when it is written out; an access whose lanes lie apart, or are told by tensors, takes as many as there are lanes."""
+        count = _count((nest,), marked=True)
+        if count is None or count > MOST:
+            return False
+        copies = list(_copies((nest,)))
+        apart = sum(self.is_apart(copy.target.variable, copy.target.subscripts, lanes) for copy in copies)
+        reads = (read for copy in copies for read in reads_of(copy.value))
+        apart += sum(self.is_apart(read.tensor, read.subscripts, lanes) for read in reads)
+        return count + lanes.width * apart <= MOST
+
+    def is_apart(self, name: str, subscripts: tuple[Subscript, ...], lanes: For) -> bool:
+        variable = self.variables.get(name)
+        if variable is None or variable.scope == "register":
+            return False
+        flat = flat_element(variable, subscripts)
+        return flat is None or flat.stride(lanes.variable) not in (0, 1)
 
     def flat(self, name: str, subscripts: tuple[Subscript, ...]) -> Affine | None:
         variable = self.variables.get(name)
@@ -93,24 +129,6 @@ def _kept(nodes: tuple[Node, ...]) -> frozenset[str]:
     """Small scratch memory of each lane."""
     allocations = (node for node in walk_nodes(nodes) if isinstance(node, Allocate))
     return frozenset(node.variable.name for node in allocations if 1 < _elements(node.variable) <= LARGEST)
-
-
-def _in_steps(nodes: tuple[Node, ...], kept: frozenset[str], *, stepping: bool) -> tuple[Node, ...]:
-    """Nests in the iterations of longer loops, each of them written out where it is short and reads or makes what is to stay in registers from one nest to the next."""
-
-    def visit(node: Node) -> Node:
-        match node:
-            case For() if _trips(node) is None and node.kind == "sequential":
-                return with_body(node, lambda body: _in_steps(body, kept, stepping=True))
-            case For() if stepping:
-                short = (_count((node,), marked=True) or MOST + 1) <= MOST
-                return _written_out((node,))[0] if short and _touches(node, kept) else node
-            case Allocate() | Block() | If():
-                return with_body(node, lambda body: _in_steps(body, kept, stepping=stepping))
-            case _:
-                return node
-
-    return renewed(nodes, map(visit, nodes))
 
 
 def _touches(node: Node, names: frozenset[str]) -> bool:
@@ -155,26 +173,33 @@ def _count(nodes: tuple[Node, ...], *, marked: bool = False) -> int | None:
     return total
 
 
-def _copies(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...]]]:
-    """What is read inside of loops when they are written out."""
+def _copies(nodes: tuple[Node, ...]) -> Iterator[Assign]:
+    """The assignments inside of loops when these are written out."""
     for node in nodes:
         match node:
             case For():
-                for at in range(_trips(node) or 0):
-                    yield from _reads(substitute_nodes(node.body, {node.variable: node.lower + at * node.step}))
+                for at in range(_trips(node, marked=True) or 0):
+                    yield from _assigns(substitute_nodes(node.body, {node.variable: node.lower + at * node.step}))
             case Allocate() | Block():
                 yield from _copies(node.body)
             case If():
-                yield from _reads((*node.then, *node.otherwise))
+                yield from _copies((*node.then, *node.otherwise))
             case _:
                 pass
 
 
-def _reads(nodes: tuple[Node, ...]) -> Iterator[tuple[str, tuple[Subscript, ...]]]:
+def _assigns(nodes: tuple[Node, ...]) -> Iterator[Assign]:
+    """The same, and those that no loop is around."""
     for node in nodes:
-        if isinstance(node, Assign):
-            yield from ((read.tensor, read.subscripts) for read in reads_of(node.value))
-    yield from _copies(nodes)
+        match node:
+            case Assign():
+                yield node
+            case Allocate() | Block():
+                yield from _assigns(node.body)
+            case If():
+                yield from _assigns((*node.then, *node.otherwise))
+            case _:
+                yield from _copies((node,))
 
 
 def _written_out(nodes: tuple[Node, ...]) -> tuple[Node, ...]:

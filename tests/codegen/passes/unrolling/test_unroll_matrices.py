@@ -120,10 +120,10 @@ def test_left_alone(before: Function) -> None:
     assert unroll_matrices(before) is before
 
 
-@pytest.mark.parametrize(("kept", "loops"), [(True, 2), (False, 4)])
-def test_nests_in_steps(kept: bool, loops: int) -> None:
-    """Of a long loop: those that use what is to stay in registers."""
-    plain = program(3, 3, kept=kept, again=True)
+@pytest.mark.parametrize(("kept", "width", "loops"), [(True, 4, 2), (False, 4, 4), (True, 8, 4)])
+def test_nests_in_steps(kept: bool, width: int, loops: int) -> None:
+    """Of a long loop: those that use what is to stay in registers, unless that is many elements lane by lane."""
+    plain = program(3, 3, kept=kept, again=True, width=width)
     (lanes,) = (node for node in plain.body if isinstance(node, For))
     steps = loop("t", 0, 20, *lanes.body)
     before = replace(plain, body=(replace(lanes, body=(steps,)),))
