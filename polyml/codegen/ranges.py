@@ -38,6 +38,7 @@ class Ranges:
     _around: Ranges | None = field(default=None, compare=False, repr=False)
     _known: dict[tuple[Affine, int], int | None] = field(default_factory=dict, compare=False, repr=False)
     _simple: dict[Affine, Affine] = field(default_factory=dict, compare=False, repr=False)
+    _ends: dict[str, tuple[Affine, bool]] = field(default_factory=dict, compare=False, repr=False)
     _inside: dict[tuple[object, ...], Ranges] = field(default_factory=dict, compare=False, repr=False)
     _left: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
 
@@ -239,7 +240,20 @@ class Ranges:
         return None
 
     def _last(self, loop: For) -> Affine:
-        """A value that the variable is never above, the last lane's included."""
+        """A value that the variable is never above, the last lane's included: asked for each extremum's operands, where bounds are extrema within extrema."""
+        found = self._ends.get(loop.variable)
+        if found is None:
+            left, self._left[0] = self._left[0], -1
+            end = self._end(loop)
+            asks = self._left[0] != -1
+            self._left[0] = self._left[0] if asks else left
+            self._ends[loop.variable] = end, asks
+            return end
+        if found[1]:
+            self._left[0] = PATIENCE  # questions within this one, which are answered by now, begin anew
+        return found[0]
+
+    def _end(self, loop: For) -> Affine:
         span = loop.upper - loop.lower
         if loop.masked or loop.step == 1:
             return loop.upper - 1
