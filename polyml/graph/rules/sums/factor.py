@@ -10,7 +10,7 @@ The language allows it; results may differ in rounding (so it is off where the w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -32,14 +32,16 @@ from polyml.sets.affine import Affine
 __all__ = ["factor_sums"]
 
 
-def factor_sums(graph: Graph) -> Graph:
-    """The graph with the factors that a sum's reduced indices do not reach applied after the sum."""
+def factor_sums(graph: Graph, only: Container[str] | None = None) -> Graph:
+    """The graph with the factors that a sum's reduced indices do not reach applied after the sum. only: of tensors of these names (None: all)."""
     once = {name for name, n in users_of(graph.ops).items() if n == 1} - protected_names(graph)
-    ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph)
+    ops = _factor_block(graph.ops, once, set(tensors_of(graph)), graph, only)
     return graph if ops is graph.ops else replace(graph, ops=ops)
 
 
-def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], graph: Graph) -> tuple[Op, ...]:
+def _factor_block(
+    ops: tuple[Op, ...], once: set[str], taken: set[str], graph: Graph, only: Container[str] | None
+) -> tuple[Op, ...]:
     result: list[Op] = []
     scalings: dict[str, Equation] = {}
     overwritten = {op.base.name for op in all_ops(ops) if isinstance(op, Equation) and op.base is not None}
@@ -47,10 +49,11 @@ def _factor_block(ops: tuple[Op, ...], once: set[str], taken: set[str], graph: G
     for op in ops:
         match op:
             case Loop():
-                body = _factor_block(op.body, once, taken, graph)
+                body = _factor_block(op.body, once, taken, graph, only)
                 result.append(op if body is op.body else replace(op, body=body))
             case Equation():
-                pair = _factored(op, scalings, taken, graph)
+                wanted = only is None or op.result.name in only
+                pair = _factored(op, scalings, taken, graph) if wanted else None
                 result += [op] if pair is None else pair
                 if _is_scaling(op) and op.result.name in once and not overwritten & set(read_names(op)):
                     scalings[op.result.name] = op

@@ -23,6 +23,7 @@ from polyml.expressions import Expr, Read, factors_of, product_of, reads_of
 from polyml.graph.builder.parts import variables_of
 from polyml.graph.ir import Equation, Graph, Loop, Op, Tensor
 from polyml.graph.rules.boxes import any_box, bounding_box, is_free
+from polyml.graph.rules.sums.factor import factor_sums
 from polyml.graph.rules.sums.factors_ahead import left_to_multiply
 from polyml.graph.sum_order import first_sum
 from polyml.graph.traverse import UNKNOWN_EXTENT, tensors_of
@@ -73,14 +74,15 @@ def nest_sums(graph: Graph, cache: int, vector_bytes: int = 0) -> Graph:
     """
     work = Nesting.of(graph, cache, vector_bytes)
     ops = _block(graph.ops, work)
-    return (
-        graph if ops is graph.ops else replace(graph, ops=ops, suits=tuple(dict.fromkeys((*graph.suits, *work.suits))))
-    )
+    if ops is graph.ops:
+        return graph
+    graph = replace(graph, ops=ops, suits=tuple(dict.fromkeys((*graph.suits, *work.suits))))
+    return factor_sums(graph, work.split)
 
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """tensors: those of the graph and new ones. counts: what symbolic sizes count as. suits: where the sums that were found pay."""
+    """tensors: those of the graph and new ones. counts: what symbolic sizes count as. suits: where the sums that were found pay. split: the tensors that are sums of what is left; factors of theirs may know none of their indices any more."""
 
     graph: Graph
     tensors: dict[str, Tensor]
@@ -88,10 +90,11 @@ class Nesting:
     vector_bytes: int
     counts: Mapping[str, int]
     suits: list[Weighed]
+    split: set[str]
 
     @classmethod
     def of(cls, graph: Graph, cache: int, vector_bytes: int) -> Nesting:
-        return cls(graph, tensors_of(graph), cache, vector_bytes, _counted(graph), [])
+        return cls(graph, tensors_of(graph), cache, vector_bytes, _counted(graph), [], set())
 
     def suit(
         self, chosen: _Inner, others: Iterable[_Inner], room: Sequence[Term], extents: Mapping[str, Affine]
@@ -132,6 +135,7 @@ def nested(equation: Equation, work: Nesting) -> Iterator[Equation]:
         yield equation
         return
     for part in _split(equation, *found, work):
+        work.split.add(part.result.name)
         yield from nested(part, work)
 
 

@@ -27,6 +27,9 @@ CHAIN = program(
 MANY = program(
     'x: f64["C A"], y: f64["E D A F"], z: f64["B E F D"]', "r[c] = x[c, a] * y[e, d, a, f] * z[b, e, f, d]", "return r"
 )  # fmt: skip
+TWICE = program(
+    'x: f64["A F"], y: f64["E C"], z: f64["B E"], w: f64["D C A"]', "r[f, d, c, b] = x[a, f] * y[e, c] * z[b, e] * w[d, c, a]", "return r"
+)  # fmt: skip
 PAIR = program('x: f64["C A B D E F"], y: f64["A B D G"]', "r[c, g] = x[c, a, b, d, e, f] * y[a, b, d, g]", "return r")
 FORM = program('a: i64["J"], b: i64["J K"], c: i64["K"]', "y = sum[j, k](a[j] * b[j, k] * c[k])", "return y")
 
@@ -52,6 +55,15 @@ def test_factors_that_an_index_does_not_reach_wait_for_its_sum(source, shapes, e
     np.testing.assert_allclose(execute(found, arguments)[0], np.einsum(einsum, *arguments), rtol=1e-12)
     assert len(rewrite(made, RewriteOptions(l2_bytes=1 << 16, precise=True)).ops) == 1
     assert len(rewrite(made).ops) == 1
+
+
+def test_what_is_left_of_a_product_waits_for_its_sum_too() -> None:
+    """Of three factors of the outer sum, one is the inner one, and knows nothing of its index."""
+    arguments = [values(*shape, dtype="f8") for shape in ((8, 15), (37, 13), (5, 37), (3, 13, 8))]
+    found = rewrite(graph(TWICE, *arguments), RewriteOptions(l2_bytes=1 << 16))
+    verify(found)
+    assert "r_sum[c, b] = sum_e y[e, c] * z[b, e]" in graph_text(found)
+    np.testing.assert_allclose(execute(found, arguments)[0], np.einsum("af,ec,be,dca->fdcb", *arguments), rtol=1e-12)
 
 
 def test_inner_sums_lie_in_the_order_of_the_results_lanes() -> None:
