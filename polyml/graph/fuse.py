@@ -34,7 +34,7 @@ _DEEP = 40
 """Simple operations, one after the other, up to which a core has another vector's at hand in time: 256 instructions wait, three are done in a cycle, each takes four."""
 
 _SWEPT_GAIN = 16
-"""Sums that read large matrices from end to end are joined when that saves this part of what either reads at least: each is a nest of its own (schedule/blocking/in_order.py), which a common one is not."""
+"""Sums that read large matrices from end to end are joined with others when that saves this part of what they read at least: each is a nest of its own (schedule/blocking/in_order.py), which a common one is not."""
 
 _PASSED_GAIN = 8
 """Sums are joined with elementwise equations when that saves this part of the largest tensors that these go through at least: what they repeat along other indices is small, and their lanes run along rows of their own."""
@@ -253,7 +253,9 @@ class _Chooser:
         """Bytes that joining the groups must save where one of them waits for memory and the other would spoil its order."""
         least = min(map(self.waits, (a, b))) // _SWEPT_GAIN if any(self.swept[k] for k in a | b) else 0
         for one, other in ((a, b), (b, a)):
-            if self.sums(one) and not self.sums(other):
+            if self.sums(other):
+                least = max(least, sum(self.swept[k] for k in one) // _SWEPT_GAIN)
+            elif self.sums(one):
                 least = max(least, sum(self.passed[k] for k in other) // _PASSED_GAIN)
         return least
 

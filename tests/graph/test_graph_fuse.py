@@ -454,3 +454,20 @@ def test_what_joining_gains_is_asked_of_few_pairs(statement: str, monkeypatch: p
     fuse(g)
     assert layers <= len(g.ops)
     assert asked < 4 * len(g.ops)
+
+
+SUMMED_TWICE = """
+    v: f32[{terms}]
+    x: f32[{terms}, 5, 185, 43]
+    w: f32[5, 43]
+    y[d, a, c] = sum[e](v[e] * x[e, d, a, c])
+    z[d, a] = sum[c](y[d, a, c] * w[d, c])
+    return z
+"""
+
+
+@pytest.mark.parametrize(("terms", "regions"), [(99, 2), (3, 1)])
+def test_a_large_matrix_is_read_in_order_whatever_is_summed_behind(terms: int, regions: int) -> None:
+    """What a weighted sum over the first of its dimensions makes is small beside it: in slices of what is summed behind it, its rows would be read piece by piece."""
+    found = fuse(rewrite(graph(SUMMED_TWICE.format(terms=terms))), cache_bytes=1 << 19)
+    assert len(found) == regions, names(found)
