@@ -111,19 +111,22 @@ class _Strips(TileFetches):
 
     def is_apart(self, read: Read, sums: For) -> bool:
         """Whether rows of the operand lie in pages of their own, or L2 does not hold it: Zen 3, two tiles of four and three rows, with requests, of the time without, rows of 824 bytes 1.2, of 1640 1.12 to 1.2, of 3280 in f64 1.1, of 6400 0.8."""
-        variable = self.arguments[read.tensor]
-        flat = flat_element(variable, read.subscripts)
-        row = PAGE if flat is None else abs(flat.stride(sums.variable) or 0) * variable.dtype.itemsize
-        return row >= PAGE or (variable.bytes or 0) > self.caches.l2
+        row = self.row_bytes(read, sums)
+        return row is None or row >= PAGE or (self.arguments[read.tensor].bytes or 0) > self.caches.l2
 
     def is_one_row(self, read: Read, lanes: For, sums: For, loops: tuple[For, ...]) -> bool:
         """Whether the vectors of one whole row, and nothing else, go down pieces of rows that lie in pages of their own."""
         if loops[-1].step > 1 or any(_follows(lanes, loop) for loop in loops):
             return False
+        row = self.row_bytes(read, sums)
+        inside = [n for n in walk_nodes(lanes.body) if isinstance(n, For)]
+        return row is not None and row >= PAGE and inside == [sums]
+
+    def row_bytes(self, read: Read, sums: For) -> int | None:
+        """How far apart the rows are that the sums go down; None where that depends on sizes."""
         variable = self.arguments[read.tensor]
         flat = flat_element(variable, read.subscripts)
-        row = 0 if flat is None else abs(flat.stride(sums.variable) or 0) * variable.dtype.itemsize
-        return row >= PAGE and [n for n in walk_nodes(lanes.body) if isinstance(n, For)] == [sums]
+        return None if flat is None else abs(flat.stride(sums.variable) or 0) * variable.dtype.itemsize
 
     def is_few_rows(self, read: Read, sums: For, loops: tuple[For, ...]) -> bool:
         """Whether the strip is a piece of a few rows of many, which are read from end to end (along.py). Terms that are left of the loop's steps are behind it."""
