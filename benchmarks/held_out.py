@@ -98,7 +98,9 @@ def main() -> int:
         print(line)
         sys.stdout.flush()
         found.append((ratio, line))
-    print(f"\n{statistics.geometric_mean(r for r, _ in found):.2f} times the best peer, {len(found)} cases, {sum(r < 1 for r, _ in found)} below 1.0; the least:")
+    print(
+        f"\n{statistics.geometric_mean(r for r, _ in found):.2f} times the best peer, {len(found)} cases, {sum(r < 1 for r, _ in found)} below 1.0; the least:"
+    )
     print("\n".join(line for _, line in sorted(found)[:WORST]))
     return 0
 

@@ -142,11 +142,16 @@ def draw_convolution(draw: Random) -> HeldOut:
     """In one to three dimensions, with strides, dilation, zeros at the borders and groups; or a maximum or mean of windows."""
     rank = draw.choice((1, 1, 2, 2, 2, 3))
     while True:
-        space = [draw.choice({1: (50, 200, 513, 2000), 2: (7, 14, 19, 28, 56, 112), 3: (5, 8, 12, 20)}[rank]) for _ in range(rank)]
+        space = [
+            draw.choice({1: (50, 200, 513, 2000), 2: (7, 14, 19, 28, 56, 112), 3: (5, 8, 12, 20)}[rank])
+            for _ in range(rank)
+        ]
         window = [draw.choice((1, 2, 3, 3, 3, 5, 7)) for _ in range(rank)]
         stride, dilation = draw.choice((1, 1, 1, 2, 3)), draw.choice((1, 1, 1, 2))
         edge = draw.choice((0, 0, max(window) // 2))
-        channels, filters, batch = (draw.choice(c) for c in ((1, 3, 8, 16, 32, 60, 128), (1, 4, 16, 24, 64, 128), (1, 1, 2, 5)))
+        channels, filters, batch = (
+            draw.choice(c) for c in ((1, 3, 8, 16, 32, 60, 128), (1, 4, 16, 24, 64, 128), (1, 1, 2, 5))
+        )
         kind = draw.choice(("dense", "dense", "dense", "depthwise", "pool", "mean"))
         out = [(n + 2 * edge - dilation * (k - 1) - 1) // stride + 1 for n, k in zip(space, window, strict=True)]
         work = batch * math.prod(out) * math.prod(window) * channels * (filters if kind == "dense" else 1)
@@ -170,13 +175,19 @@ def draw_convolution(draw: Random) -> HeldOut:
     elif kind == "depthwise":
         weights = (channels, *window)
         body = f"y[n, c, {where}] = {source} * w[c, {', '.join(taps)}]"
-        declared, torch = f"C {' '.join('RST'[:rank])}", f"torch.conv{rank}d(x, w[:, None], {options}, groups={channels})"
+        declared, torch = (
+            f"C {' '.join('RST'[:rank])}",
+            f"torch.conv{rank}d(x, w[:, None], {options}, groups={channels})",
+        )
     else:
         weights, declared, stride_of = (1,), "Z", f"{window}, {options.replace(f'padding={edge}', 'padding=0')}"
         if edge or (kind == "mean" and dilation > 1):
             return draw_convolution(draw)
         if kind == "pool":
-            body, torch = f"y[n, c, {where}] = max[{ranges}]({source})", f"torch.nn.functional.max_pool{rank}d(x, {stride_of})"
+            body, torch = (
+                f"y[n, c, {where}] = max[{ranges}]({source})",
+                f"torch.nn.functional.max_pool{rank}d(x, {stride_of})",
+            )
         else:
             body = f"y[n, c, {where}] = sum[{ranges}]({source}) / {math.prod(window)}"
             torch = f"torch.nn.functional.avg_pool{rank}d(x, {window}, stride={stride})"

@@ -54,6 +54,7 @@ from polyml.graph.rules.sums.factor import factor_sums
 from polyml.graph.rules.sums.factors_ahead import multiply_ahead
 from polyml.graph.rules.sums.loops_of_sums import sum_loops
 from polyml.graph.rules.sums.masked import skip_masked
+from polyml.graph.rules.sums.memory_order import sum_in_memory_order
 from polyml.graph.rules.sums.narrow import narrow
 from polyml.graph.rules.sums.nested import nest_sums
 from polyml.graph.rules.sums.of_pairs import reduce_pairs
@@ -262,6 +263,19 @@ LAST_RULES: tuple[Rule, ...] = (
         lambda graph, given: multiply_ahead(graph, given.l2_bytes),
         exact=False,
         needs=("vector_bytes", "l2_bytes"),
+    ),
+    # Ordering: of sums whose factors are in their places, before the rules that lay sums out.
+    Rule(
+        "memory order",
+        lambda graph, given: sum_in_memory_order(
+            graph,
+            cache=given.l2_bytes,
+            vector_bytes=given.vector_bytes,
+            registers=given.vector_registers,
+            strided=given.strided,
+        ),
+        exact=False,
+        needs=("vector_bytes", "vector_registers", "l2_bytes"),
     ),
     # Ordering: before the rules below make products in other orders than what reads them.
     _plain("reader order", order_like_readers, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),

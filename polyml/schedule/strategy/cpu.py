@@ -53,6 +53,7 @@ from polyml.schedule.strategy.sequential.sweep_blocks import build_sweep_blocks,
 from polyml.schedule.strategy.sequential.time_tiles import build_time_tiles, plan_time_tiles
 from polyml.schedule.strategy.short_rows import plan_short_rows
 from polyml.schedule.strategy.shuffled import build_shuffled, plan_shuffled
+from polyml.schedule.strategy.sums_in_order import build_sums_in_order, plan_sums_in_order, rows_in_order
 from polyml.schedule.strategy.threads import even_tile, is_heavy, most_even
 from polyml.schedule.sweeps.row_blocks import RowBlocks
 from polyml.schedule.transforms import Loop, distribute_band, merge_with_child, nest_loops, tile_loop
@@ -138,6 +139,11 @@ class _Recipe:
         order = None if place.in_cache else plan_row_order(band, lanes, self.facts, parallel=parallel)
         if order is not None:
             return self.row_order(band, order, place)
+        sums = None if place.in_cache else plan_sums_in_order(band, lanes, self.facts, parallel=parallel)
+        if sums is not None:
+            node, choice = build_sums_in_order(band, sums, self.facts)
+            self.note(choice)
+            return node
         plan = plan_nest(band, lanes, self.facts, parallel=place.parallel, in_cache=place.in_cache)
         node, choice = build_nest(band, plan)
         self.note(choice)
@@ -174,7 +180,8 @@ class _Recipe:
         if tile is not None:
             return self.side_by_side(band, tile, place)
         shared = self.shared(band, dict(enumerate(band.extents)), place)
-        node, depth = self.outermost(band, list(enumerate(band.loops)), shared, [])
+        order = rows_in_order(band, self.facts)
+        node, depth = self.outermost(band, [(k, band.loops[k]) for k in order], shared, [])
         inside = self.visit(descend(node, depth), replace(place, parallel=place.parallel and shared is None))
         return inside.ancestor(depth)
 
