@@ -82,12 +82,13 @@ def plan_sums_in_order(band: Band, lanes: int, facts: Facts, *, parallel: bool) 
         return None
     if sums * model.itemsize > target.l2_bytes // 2 or prod(model.extents[i] for i in terms) < 2 * TERMS:
         return None
-    shared = _shared(order, at, model, out, facts) if parallel else None
+    # Lanes that read panels go along one at a time.
+    vectors = facts.panel_vectors(band.core, index) or min(VECTORS, -(-model.extents[index] // step))
+    shared = _shared(order, at, model, out, vectors * step, facts) if parallel else None
     if parallel and shared is None:
         return None
-    vectors = min(VECTORS, -(-model.extents[index] // step))
     beside = model.extents[row[-2]] if len(row) > 1 else 1
-    count = -(-beside // (1 if vectors == VECTORS else VECTORS))
+    count = -(-beside // (1 if vectors >= VECTORS else VECTORS))
     extent = model.extents[terms[-1]]
     return SumsInOrder(
         outer=tuple(order[:at]),
@@ -109,22 +110,27 @@ def rows_in_order(band: Band, facts: Facts) -> list[int]:
     found = _operand(model, facts)
     if found is None:
         return all_members
-    operand, order = found
+    _, order = found
     inside = [i for i in order if i not in band.own(band.core)]
-    if order[-len(inside) :] != inside or prod(model.extents[i] for i in inside) * model.itemsize < facts.target.line_bytes:
+    if (
+        order[-len(inside) :] != inside
+        or prod(model.extents[i] for i in inside) * model.itemsize < facts.target.line_bytes
+    ):
         return all_members
     return sorted(all_members, key=lambda k: order.index(band.indices[k][band.core]))
 
 
-def _shared(order: list[str], at: int, model: StatementModel, out: AccessModel, facts: Facts) -> tuple[str, int] | None:
-    """The outermost index if sums have it, else a row's outermost one, each thread having pieces of rows; None where they are too short for that."""
-    threads, line = facts.options.threads, facts.target.line_bytes // model.itemsize
+def _shared(
+    order: list[str], at: int, model: StatementModel, out: AccessModel, width: int, facts: Facts
+) -> tuple[str, int] | None:
+    """The outermost index if sums have it, else a row's outermost one, each thread having pieces of rows; None where they are too short for that. width: of the lanes' loop."""
+    threads = facts.options.threads
     first, row = order[0], order[at + 1 :]
     if at and out.stride(first) != 0 and model.extents[first] >= threads:
         return first, 1
     piece = -(-model.extents[row[0]] // threads)
     if len(row) == 1:
-        piece = -(-piece // (VECTORS * line)) * VECTORS * line
+        piece = -(-piece // width) * width
     long = piece * prod(model.extents[i] for i in row[1:]) * model.itemsize >= SHARED_BYTES
     return (row[0], piece) if long and piece < model.extents[row[0]] else None
 
@@ -153,23 +159,26 @@ def _is_plain_sum(band: Band, facts: Facts) -> bool:
 
 
 def _operand(model: StatementModel, facts: Facts) -> tuple[AccessModel, list[str]] | None:
-    """The operand that no private cache holds, of which each element is read once, and its indices in the order of its memory; None where there is none, or others are large, too."""
+    """The operand that no private cache holds, of which each element is read once, and its indices in the order of its memory; None where there is none, or others are large and lie in another order."""
     reads = [a for a in model.accesses if not a.write]
     strides = [[access.stride(i) for i in model.extents] for access in reads]
     large = [access for access, found in zip(reads, strides, strict=True) if 0 not in found]
-    if any(None in found for found in strides) or len(large) != 1:
+    if any(None in found for found in strides) or not large:
         return None
-    (operand,) = large
+
+    def order(access: AccessModel) -> list[str]:
+        return sorted(model.extents, key=lambda i: -abs(access.stride(i) or 0))
 
     def size(access: AccessModel) -> int:
         count = prod(n for i, n in model.extents.items() if access.stride(i) != 0)
         return count * facts.scop.arrays[access.array].dtype.itemsize
 
-    if size(operand) <= FAR * facts.target.l2_bytes or any(
-        2 * size(a) > facts.target.l2_bytes for a in reads if a != operand
-    ):
+    others = [access for access, found in zip(reads, strides, strict=True) if 0 in found]
+    l2 = facts.target.l2_bytes
+    if any(size(a) <= FAR * l2 for a in large) or any(2 * size(a) > l2 for a in others):
         return None
-    return operand, sorted(model.extents, key=lambda i: -abs(operand.stride(i) or 0))
+    first = order(large[0])
+    return (large[0], first) if all(order(a) == first for a in large) else None
 
 
 def build_sums_in_order(band: Band, plan: SumsInOrder, facts: Facts) -> tuple[isl.ScheduleNode, NestChoice]:

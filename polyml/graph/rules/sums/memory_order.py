@@ -110,16 +110,17 @@ def _plan(equation: Equation, work: _Work) -> _Plan | None:
 
 
 def _operand_order(equation: Equation, extents: Mapping[str, int], work: _Work) -> tuple[str, ...] | None:
-    """The indices in the order of the one large operand that has all of them, next to which others are small; None where there is none."""
+    """The indices in the order of the large operand that has all of them, or of several that lie alike, next to which others are small; None where there is none."""
     found = {read: indices_of(read) for read in reads_of(equation.body)}
     large = [read for read, own in found.items() if len(own) == len(equation.indices)]
-    if len(large) != 1 or large[0].tensor in work.strided or any(r.subscripts and not own for r, own in found.items()):
+    if len({found[read] for read in large}) != 1 or any(r.subscripts and not own for r, own in found.items()):
         return None
-    (operand,) = large
     sizes = {read: prod(extents[i] for i in own) * read.dtype.itemsize for read, own in found.items()}
-    if sizes[operand] <= MANY * work.cache or any(2 * n > work.cache for read, n in sizes.items() if read != operand):
+    if min(sizes[read] for read in large) <= MANY * work.cache or any(read.tensor in work.strided for read in large):
         return None
-    return found[operand]
+    if any(2 * n > work.cache for read, n in sizes.items() if read not in large):
+        return None
+    return found[large[0]]
 
 
 def _row(equation: Equation, order: tuple[str, ...], extents: Mapping[str, int], work: _Work) -> int | None:

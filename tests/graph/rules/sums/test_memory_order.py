@@ -58,6 +58,14 @@ def test_results_and_small_operands_lie_as_the_large_one_does() -> None:
     assert [tuple(extent.constant for extent in op.result.shape) for op in copies] == [(6, 9, 7), (7, 9)]
 
 
+def test_several_large_operands_lie_alike() -> None:
+    x, g = values(6, 15, 9, 7, dtype="f8"), values(6, 15, 9, 7, dtype="f8")
+    ops = made(f'{X}, g: f64["A B F D"]', "y[f] = x[a, b, f, d] * g[a, b, f, d]", x, g)
+    assert sums(ops) == [(("f", "d"), ("a", "b")), (("f",), ("d",))]
+    ops = made(f'{X}, g: f64["B A F D"]', "y[f] = x[a, b, f, d] * g[b, a, f, d]", x, g.reshape(15, 6, 9, 7))
+    assert len(sums(ops)) == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "line"),
     [
