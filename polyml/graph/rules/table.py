@@ -268,14 +268,10 @@ LAST_RULES: tuple[Rule, ...] = (
     Rule(
         "memory order",
         lambda graph, given: sum_in_memory_order(
-            graph,
-            cache=given.l2_bytes,
-            vector_bytes=given.vector_bytes,
-            registers=given.vector_registers,
-            strided=given.strided,
+            graph, cache=given.l2_bytes, vector_bytes=given.vector_bytes, strided=given.strided
         ),
         exact=False,
-        needs=("vector_bytes", "vector_registers", "l2_bytes"),
+        needs=("vector_bytes", "l2_bytes"),
     ),
     # Ordering: before the rules below make products in other orders than what reads them.
     _plain("reader order", order_like_readers, exact=False, needs=("vector_bytes", "vector_registers", "l2_bytes")),

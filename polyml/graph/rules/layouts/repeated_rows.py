@@ -4,7 +4,7 @@
     y[h, w, c] = (x[h, w, c] - m_rows[w, c]) / s_rows[w, c]
 
 Everything then lies side by side along a row of the image, whose indices become one (scop/joined_indices.py): lanes run along whole vectors, instead of along pixels, each of which reads and writes with gaps, or along three channels. The rows stay in cache, and are
-read again for each row of the image.
+read again for each row of the image. So are numbers per pixel, `y[d, w, c] = x[w, c, d] + v[w]`, but where two or three channels lie innermost: lanes along pixels shuffle as fast then as they load v_rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from polyml.expressions import IndexValue, Read, map_reads, reads_of, walk
+from polyml.expressions import IndexValue, Read, map_reads, reads_of, variables_in, walk
 from polyml.graph.builder.parts import fill
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents
@@ -58,14 +58,15 @@ def _repeated(equation: Equation, tensors: dict[str, Tensor], l2_bytes: int) -> 
     for read in reads:
         name = fresh_name(f"{read.tensor}_rows", tensors)
         tensor = tensors[name] = Tensor(name, read.dtype, shape, name)
-        places = tuple(s.substitute({inner: affine("i1")}) for s in read.subscripts if isinstance(s, Affine))
+        names = {along: affine("i0"), inner: affine("i1")}
+        places = tuple(s.substitute(names) for s in read.subscripts if isinstance(s, Affine))
         rows.append(replace(fill(tensor, Read(read.tensor, places, read.dtype), equation.span), apart=True))
         moved[read] = Read(name, (affine(along), affine(inner)), read.dtype)
     return [*rows, replace(equation, body=map_reads(equation.body, lambda read: moved.get(read, read)))]
 
 
 def _short_reads(equation: Equation, tensors: dict[str, Tensor]) -> tuple[dict[str, int], list[Read]] | None:
-    """The extents of an elementwise equation over pixels, and what it reads per channel; None where it is another, or something does not lie along its rows."""
+    """The extents of an elementwise equation over pixels, and what it reads per channel or per column; None where it is another, or something does not lie along its rows."""
     if equation.reduce is not None or equation.base is not None or len(equation.indices) < 3:
         return None
     if equation.target != tuple(map(affine, equation.indices)):
@@ -81,22 +82,29 @@ def _short_reads(equation: Equation, tensors: dict[str, Tensor]) -> tuple[dict[s
     if any(value.variables() & {along, inner} for value in values):
         return None
     short: list[Read] = []
+    long: list[Read] = []
     for read in dict.fromkeys(reads_of(equation.body)):
-        places = [s for s in read.subscripts if isinstance(s, Affine)]
-        if len(places) < len(read.subscripts):
+        if not all(isinstance(s, Affine) for s in read.subscripts):
             return None
-        names = frozenset[str]().union(*(place.variables() for place in places))
-        if names == {inner}:
+        names = variables_in(read.subscripts) & {along, inner}
+        if len(names) == 1 and names == variables_in(read.subscripts):
             short.append(read)
-        elif names & {along, inner} and not _lies_along(read, along, inner, tensors[read.tensor], extents[inner]):
+        elif names and not _lies_along(read, along, inner, tensors[read.tensor], extents[inner]):
             return None
+        elif names:
+            long.append(read)
+    at_end = all(read.subscripts[-1] == affine(inner) for read in long)
+    if at_end and extents[inner] < FEW and any(along in variables_in(read.subscripts) for read in short):
+        return None
     return (extents, short) if short else None
 
 
 def _lies_along(read: Read, along: str, inner: str, tensor: Tensor, count: int) -> bool:
-    """Whether the last two dimensions go along the pixels and the channels of a row, all of these."""
-    first, last = read.subscripts[-2:] if len(read.subscripts) > 1 else (None, None)
-    if not isinstance(first, Affine) or last != affine(inner) or tensor.shape[-1] != affine(count):
+    """Whether two neighbouring dimensions go along the pixels and the channels of a row, all of these."""
+    used = [k for k, s in enumerate(read.subscripts) if isinstance(s, Affine) and s.variables() & {along, inner}]
+    if len(used) != 2 or used[1] != used[0] + 1:
         return False
-    others = [s for s in read.subscripts[:-2] if isinstance(s, Affine) and s.variables() & {along, inner}]
-    return first.stride(along) == 1 and inner not in first.variables() and not others
+    first, last = (read.subscripts[k] for k in used)
+    if not isinstance(first, Affine) or last != affine(inner) or tensor.shape[used[1]] != affine(count):
+        return False
+    return first.stride(along) == 1 and inner not in first.variables()

@@ -14,6 +14,7 @@ from math import prod
 
 from polyml.expressions import Expr, Read, factors_of, map_reads, product_of, reads_of, substitute
 from polyml.graph.builder.parts import fill, variables_of
+from polyml.graph.edit import with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import box_extents
 from polyml.graph.traverse import indices_of, tensors_of
@@ -25,16 +26,16 @@ from polyml.sets.boxes import box
 __all__ = ["sum_in_memory_order"]
 
 LEAST_ROW = 8
-"""Vectors of a row of sums, at least: what fewer need is at hand in registers."""
+"""Vectors of a row of sums, at least."""
 
-OTHERS = 8
-"""Registers that hold no sums, at most, where a row of them stays in registers."""
+AT_HAND, FAR_AT_HAND = 16, 4
+"""Vectors of a row of sums that are as well in registers, several tiles of them one after the other: of operands that the last level of caches holds from call to call, and of those that come from memory."""
 
 IDLE = 4
 """As many times more lanes than a row has elements would be idle for the most part."""
 
 LONG_RUN, FAR_RUN = 192, 1 << 14
-"""Bytes along the innermost summed indices from which on lanes along them read long enough pieces: of what the last level of caches holds from call to call, and of what comes from memory."""
+"""Bytes along the innermost summed indices from which on lanes along them read long enough pieces, likewise."""
 
 LAST_LEVEL = 16
 """That level holds so many times what a core keeps close."""
@@ -49,18 +50,17 @@ KINDS = frozenset({"sum", "min", "max"})
 """Reductions that may be taken apart."""
 
 
-def sum_in_memory_order(graph: Graph, *, cache: int, vector_bytes: int, registers: int, strided: Set[str]) -> Graph:
-    """The graph with such sums in two equations, or one whose result lies as the operand does and a copy.
+def sum_in_memory_order(graph: Graph, *, cache: int, vector_bytes: int, strided: Set[str]) -> Graph:
+    """The graph with such sums in two equations, or one whose result lies as the operand does and a copy. Other sums over such operands go through their summed indices in the order of memory.
 
     Args:
-        cache: bytes that a core keeps close. registers: of vectors. strided: inputs whose last dimension is not contiguous.
+        cache: bytes that a core keeps close. strided: inputs whose last dimension is not contiguous.
     """
-    work = _Work(tensors_of(graph), graph.sizes, cache, vector_bytes, registers, strided)
+    work = _Work(tensors_of(graph), graph.sizes, cache, vector_bytes, strided)
     ops: list[Op] = []
     for op in graph.ops:
-        plan = _plan(op, work) if isinstance(op, Equation) else None
-        ops += (op,) if plan is None else _apart(plan, work)
-    return graph if len(ops) == len(graph.ops) else replace(graph, ops=tuple(ops))
+        ops += _in_order(op, work) if isinstance(op, Equation) else (op,)
+    return with_ops(graph, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ class _Work:
     sizes: tuple[str, ...]
     cache: int
     vector_bytes: int
-    registers: int
     strided: Set[str]
 
 
@@ -85,28 +84,32 @@ class _Plan:
     start: int
 
 
-def _plan(equation: Equation, work: _Work) -> _Plan | None:
-    """None where the equation is to stay."""
+def _in_order(equation: Equation, work: _Work) -> tuple[Op, ...]:
+    """What the equation becomes: two sums, or its own with the summed indices in the operand's order; itself where it waits for no operand."""
     dtype = equation.result.dtype
-    if equation.reduce not in KINDS or not equation.left or not equation.is_plain or equation.accumulate:
-        return None
+    if equation.reduce not in KINDS or not equation.is_plain or equation.accumulate:
+        return (equation,)
     if equation.base is not None or equation.instances is not None or equation.padded or equation.only_if is not None:
-        return None
+        return (equation,)
     if not (dtype.is_float or dtype.is_integer) or dtype.is_half:
-        return None
+        return (equation,)
     extents = box_extents(equation)
     order = None if extents is None else _operand_order(equation, extents, work)
     if extents is None or order is None:
-        return None
+        return (equation,)
     start = _row(equation, order, extents, work)
-    if start is None:
-        return None
-    kept = tuple(i for k, i in enumerate(order) if k >= start or i in equation.left)
-    terms = tuple(i for i in order if i not in kept)
-    sums = prod(extents[i] for i in kept)
-    if kept == equation.left or prod(extents[i] for i in terms) < LEAST_TERMS or 2 * sums * dtype.itemsize > work.cache:
-        return None
-    return _Plan(equation, extents, order, kept, terms, start)
+    if start is not None:
+        kept = tuple(i for k, i in enumerate(order) if k >= start or i in equation.left)
+        terms = tuple(i for i in order if i not in kept)
+        near = 2 * prod(extents[i] for i in kept) * dtype.itemsize <= work.cache
+        if kept != equation.left and prod(extents[i] for i in terms) >= LEAST_TERMS and near:
+            return _apart(_Plan(equation, extents, order, kept, terms, start), work)
+    reduced = tuple(i for i in order if i in equation.reduced)
+    if reduced == equation.reduced or not _is_far(equation, extents, work):
+        return (equation,)
+    indices = (*equation.left, *reduced)
+    domain = box(equation.result.name, indices, extents, work.sizes)
+    return (replace(equation, indices=indices, reduced=reduced, domain=domain),)
 
 
 def _operand_order(equation: Equation, extents: Mapping[str, int], work: _Work) -> tuple[str, ...] | None:
@@ -130,20 +133,25 @@ def _row(equation: Equation, order: tuple[str, ...], extents: Mapping[str, int],
     run = len(order)
     while run and order[run - 1] in reduced:
         run -= 1
-    far = prod(extents.values()) * itemsize > LAST_LEVEL * work.cache
+    far = _is_far(equation, extents, work)
     if not run or prod(extents[i] for i in order[run:]) * itemsize >= (FAR_RUN if far else LONG_RUN):
         return None
     free = run
     while free and order[free - 1] not in reduced:
         free -= 1
     row = prod(extents[i] for i in order[free:])
-    if run == len(order) and lanes <= IDLE * row and row <= (work.registers - OTHERS) * lanes:
+    if run == len(order) and lanes <= IDLE * row and row <= (FAR_AT_HAND if far else AT_HAND) * lanes:
         return None
     # The shortest row that is long enough, of whole dimensions.
     for start in range(len(order) - 1, 0, -1):
         if order[start - 1] in reduced and prod(extents[i] for i in order[start:]) >= LEAST_ROW * lanes:
             return start
     return None
+
+
+def _is_far(equation: Equation, extents: Mapping[str, int], work: _Work) -> bool:
+    """Whether the last level of caches does not hold the operand from call to call."""
+    return prod(extents.values()) * equation.result.dtype.itemsize > LAST_LEVEL * work.cache
 
 
 def _apart(plan: _Plan, work: _Work) -> tuple[Op, ...]:

@@ -71,3 +71,24 @@ def test_indices_become_one() -> None:
     wide = np.zeros((80, 160, 3), np.float32)[:, 4:154]
     wide[...] = given[0]
     np.testing.assert_array_equal(polyml.einsum(text)(wide, *given[1:]), polyml.einsum(text)(*given))
+
+
+@pytest.mark.parametrize(
+    ("shape", "line", "repeated"),
+    [
+        ((40, 33, 3, 17), "y[d, a, b, c] = x[a, b, c, d] + v[b]", True),
+        ((40, 33, 4, 17), "y[d, a, b, c] = x[a, b, c, d] * v[b] + x[a, b, c, 0]", True),
+        ((40, 33, 5, 17), "y[d, a, b, c] = x[a, b, c, d] + v[b]", False),  # rows that are lanes by themselves
+        ((17, 40, 33, 3), "y[a, b, c, d] = x[a, b, c, d] + u[c]", False),  # few channels innermost
+        ((17, 40, 33, 4), "y[a, b, c, d] = x[a, b, c, d] + u[c]", True),
+        ((40, 33, 3, 17), "y[d, a, b, c] = x[a, b, c, d] + v[b] * w[a, b]", False),
+    ],
+)
+def test_numbers_per_pixel(shape: tuple[int, ...], line: str, repeated: bool) -> None:
+    text = f'def f(x: f32["A B C D"], v: f32["B"], u: f32["C"], w: f32["A B"]):\n    {line}\n    return y\n'
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-9, 9, s).astype(np.float32) for s in (shape, shape[1:2], shape[2:3], shape[:2])]
+    expected = interpret(parse(Source(text)), *given)
+    np.testing.assert_array_equal(polyml.einsum(text, verify=True)(*given), expected)
+    traced = str(polyml.einsum(text).trace(*given))
+    assert ("v_rows" in traced or "u_rows" in traced) == repeated
