@@ -108,10 +108,12 @@ def draw_operation(draw: Random) -> HeldOut:
         r = rest_of(indices, axis)
         m, s = r.replace("y", "m", 1), r.replace("y", "s", 1)
         i = indices[axis]
+        kept_m, kept_s = (rest.replace("y", name, 1) for name in "ms")
+        many = math.prod(shape[k] for k in axes)
         choices += [
             ("softmax", f"{m} = max[{i}]({x})\n    e[{', '.join(indices)}] = exp({x} - {m})\n    {s} = sum[{i}](e[{', '.join(indices)}])\n    {full} = e[{', '.join(indices)}] / {s}", f"(lambda e: e / e.sum({axis}, keepdims=True))(np.exp(x - x.max({axis}, keepdims=True)))", f"torch.softmax(x, {axis})"),
             ("logsumexp", f"{m} = max[{i}]({x})\n    {r} = log(sum[{i}](exp({x} - {m}))) + {m}", f"np.log(np.exp(x - x.max({axis}, keepdims=True)).sum({axis})) + x.max({axis})", f"torch.logsumexp(x, {axis})"),
-            ("normalize", f"{m} = sum[{i}]({x}) / {shape[axis]}\n    {s} = sum[{i}](({x} - {m})**2) / {shape[axis]}\n    {full} = ({x} - {m}) * rsqrt({s} + 1e-5)", f"(x - x.mean({axis}, keepdims=True)) / np.sqrt(x.var({axis}, keepdims=True) + 1e-5)", f"(lambda vm: (x - vm[1]) * torch.rsqrt(vm[0] + 1e-5))(torch.var_mean(x, {axis}, correction=0, keepdim=True))"),
+("normalize", f"{kept_m} = sum[{summed}]({x}) / {many}\n    {kept_s} = sum[{summed}](({x} - {kept_m})**2) / {many}\n    {full} = ({x} - {kept_m}) * rsqrt({kept_s} + 1e-5)", f"(x - x.mean({tuple(axes)}, keepdims=True)) / np.sqrt(x.var({tuple(axes)}, keepdims=True) + 1e-5)", f"(lambda vm: (x - vm[1]) * torch.rsqrt(vm[0] + 1e-5))(torch.var_mean(x, {axes}, correction=0, keepdim=True))"),
             ("cumsum", f"y: {dtype}[\"{sizes}\"]\n    {full} = sum[j <= {i}](x[{', '.join('j' if k == axis else n for k, n in enumerate(indices))}])", f"x.cumsum({axis})", f"x.cumsum({axis})"),
             ("sigmoid", f"{moved} = {x} * sigmoid({x})", f"np.ascontiguousarray(x.transpose({order}) / (1 + np.exp(-x.transpose({order}))))", f"torch.nn.functional.silu(x.permute({order}).contiguous())"),
         ]  # fmt: skip

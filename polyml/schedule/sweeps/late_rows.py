@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import islpy as isl
 
-from polyml.expressions import Read, map_reads, reads_of
+from polyml.expressions import Read, map_reads, reads_of, variables_in
 from polyml.new_names import derived
 from polyml.records import dataclass
 from polyml.schedule.ilp.driver import Around, Outline
@@ -55,13 +55,23 @@ class Order:
 
 
 def is_by_rows(scop: Scop, matcher: Matcher) -> bool:
-    """Whether all statements run along the same rows, none of which needs anything of another."""
+    """Whether all statements run along the same rows, whose elements lie side by side, and none of which needs anything of another."""
     statements = scop.statements
     plain = all(s.indices and s.argument is None and s.domain.is_box() for s in statements.values())
-    if not plain or scop.sizes or not in_order(scop):
+    if not plain or scop.sizes or not in_order(scop) or any(map(_goes_down_columns, statements.values())):
         return False
     same = len({matcher.values(name, 0) for name in statements}) == 1
     return same and matcher.carries_nothing(dict.fromkeys(statements, 0))
+
+
+def _goes_down_columns(s: Statement) -> bool:
+    """Whether neighbouring elements of an array that it goes along are of different rows."""
+    row, *others = s.indices
+    accesses = (s.target.subscripts, *(read.subscripts for read in reads_of(s.value)))
+    return any(
+        len(places) > 1 and row in variables_in(places[-1:]) and not variables_in(places[:-1]).isdisjoint(others)
+        for places in accesses
+    )
 
 
 def sums_before(scop: Scop, matcher: Matcher) -> dict[str, int]:

@@ -132,6 +132,7 @@ def test_infinities_and_nan_stay_in_their_rows() -> None:
         (SUMS_FIRST, (512, 400), AVX512),  # the lanes of both sums are put together
         (LIGHT, (512, 400), AVX512),  # nothing computes much
         (OF_TWO, (4096, 1024), AVX512),  # two arrays from memory
+        (LOGSUMEXP.replace("x[n, k]", "x[k, n]").replace("N K", "K N"), (400, 512), AVX512),  # columns
     ],
 )
 def test_what_is_not_worth_it(text: str, shape: tuple[int, int], target: Target) -> None:

@@ -14,7 +14,7 @@ from math import prod
 
 import islpy as isl
 
-from polyml.expressions import Apply, Expr, Read, map_reads, reads_of, substitute, walk
+from polyml.expressions import Apply, Expr, Read, map_reads, reads_of, substitute, variables_in, walk
 from polyml.graph.edit import protected_names, with_ops
 from polyml.graph.ir import Equation, Graph, Op, Tensor
 from polyml.graph.rules.boxes import symbolic_box
@@ -144,6 +144,8 @@ class _Small:
         one_index = len(self.inner) == 1  # rules/layouts/channels_apart.py
         if self.equation.reduce is None and (one_index or all(self._lies_alike(read) for read in reads)):
             return False
+        if all(map(self._ends_alike, reads)):
+            return False
         elements = prod(self.inner.values())
         rows = (*self.gaps, elements)
         operations = len({n for n in walk(self.equation.body) if isinstance(n, Apply) and n.op != "cast"})
@@ -187,6 +189,17 @@ class _Small:
         moved = [part.stride(index) for part in (*outer, place) for index in self.inner]
         alike = outer == rows and all(place.stride(index) == own.stride(index) for index in equation.left)
         return not any(moved) or alike
+
+    def _ends_alike(self, read: Read) -> bool:
+        """Whether rows of the batch follow each other as the result's do, whatever is summed over (scop/joined_indices.py)."""
+        row = (self.along, *self.inner)
+        ends = tuple(map(affine, row))
+        if read.subscripts[-len(row) :] != ends or not variables_in(read.subscripts[: -len(row)]).isdisjoint(row):
+            return False
+        tensor, result = self.tensors[read.tensor], self.equation.result
+        return (
+            self.equation.target[-len(row) :] == ends and tensor.shape[1 - len(row) :] == result.shape[1 - len(row) :]
+        )
 
 
 def _small(equation: Equation, graph: Graph, tensors: Mapping[str, Tensor]) -> _Small | None:
