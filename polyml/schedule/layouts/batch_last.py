@@ -130,8 +130,22 @@ def _pays(scop: Scop, core: Statement, index: str, dimensions: Mapping[str, int]
     steps = 2 if index == core.indices[0] else core.loop_depth
     # Complex numbers are two of a row's, where what their change of places costs is spread over several uses.
     again = len(core.indices) > max(len(scop.arrays[a.array].shape) for a in core.accesses)
+    others = [i for i in core.indices[steps:] if i != index]
+    # Scans that use each element once would wait for its change of places, there and back.
+    if not again and any(_lies_along(core, i, scop) for i in others):
+        return False
     most = SHORT * target.line_bytes // (number if again else itemsize)
-    return all(_is_short(core, i, steps, lanes, most) for i in core.indices[steps:] if i != index)
+    return all(_is_short(core, i, steps, lanes, most) for i in others)
+
+
+def _lies_along(statement: Statement, index: str, scop: Scop) -> bool:
+    """Whether all that the statement touches lies side by side along the index, or is one element for all of it."""
+    for access in statement.accesses:
+        for step, subscript in zip(scop.arrays[access.array].memory_strides, access.subscripts, strict=True):
+            moved = subscript.stride(index) if isinstance(subscript, Affine) else None
+            if moved != 0 and (moved, step) != (1, 1):
+                return False
+    return True
 
 
 def _is_short(statement: Statement, index: str, steps: int, lanes: int, most: int) -> bool:

@@ -311,3 +311,27 @@ def test_rows_that_one_loop_goes_through_stay() -> None:
     """They are transposed in blocks on the way (codegen/passes/transposes/transposes.py)."""
     text = 'def f(u: f32["B N"]):\n    for i in range(1, N):\n        u[b, i] += 0.5 * u[b, i - 1]\n    return u\n'
     assert not is_used(polyml.einsum(text, threads=1), np.ones((64, 24), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        (
+            'def f(x: f32["A B C"]):\n    y: f32["A B C"]\n    y[a, b, c] = sum[j <= a](x[j, b, c])\n    return y\n',
+            [(9, 33, 7)],
+        ),
+        (
+            'def f(x: f32["B A C"]):\n    y: f32["B A C"]\n    y[b, a, c] = sum[j <= a](x[b, j, c])\n    return y\n',
+            [(33, 9, 3)],
+        ),
+        (
+            'def f(x: f32["A B C"], g: f32["B C"]):\n    h: f32["B C"] = 0\n    for t in range(A):\n        h[b, c] = h[b, c] * g[b, c] + x[t, b, c]\n    return h\n',
+            [(9, 33, 8), (33, 8)],
+        ),
+    ],
+)
+def test_scans_that_use_each_element_once_go_along_short_rows(text: str, shapes: list[tuple[int, ...]]) -> None:
+    given = [np.random.default_rng(0).integers(-2, 3, shape).astype(np.float32) for shape in shapes]
+    program = polyml.einsum(text, verify=True)
+    assert not is_used(program, *given)
+    np.testing.assert_array_equal(program(*given), interpret(parse(Source(text)), *given))
