@@ -165,7 +165,7 @@ def _apart(plan: _Plan, work: _Work) -> tuple[Op, ...]:
     name = fresh_name(f"{equation.result.name}_rows", work.tensors)
     rows = Tensor(name, dtype, tuple(affine(extents[i]) for i in plan.kept), equation.result.label)
     work.tensors[name] = rows
-    copies: list[Op] = []
+    copies: dict[Read, tuple[Op, Read]] = {}
     body = _laid_out(product_of(inside) if kind == "sum" else equation.body, plan, copies, work)
     indices = (*plan.kept, *plan.terms)
     first = replace(
@@ -189,11 +189,11 @@ def _apart(plan: _Plan, work: _Work) -> tuple[Op, ...]:
         reduce=kind if left else None,
         reduced=left,
     )
-    return *copies, first, second
+    return *(copy for copy, _ in copies.values()), first, second
 
 
-def _laid_out(body: Expr, plan: _Plan, copies: list[Op], work: _Work) -> Expr:
-    """The terms, where small operands lie in the operand's order; copies: what makes them."""
+def _laid_out(body: Expr, plan: _Plan, copies: dict[Read, tuple[Op, Read]], work: _Work) -> Expr:
+    """The terms, where small operands lie in the operand's order; copies: what makes them, and their reads."""
     row = set(plan.order[plan.start :])
     place = {i: k for k, i in enumerate(plan.order)}
 
@@ -202,13 +202,15 @@ def _laid_out(body: Expr, plan: _Plan, copies: list[Op], work: _Work) -> Expr:
         order = tuple(sorted(own, key=place.__getitem__))
         if order == own or row.isdisjoint(own):
             return read
+        if read in copies:
+            return copies[read][1]
         source = work.tensors[read.tensor]
         shape = tuple(affine(plan.extents[i]) for i in order)
         made = Tensor(fresh_name(f"{source.name}_in_order", work.tensors), read.dtype, shape, source.label)
         work.tensors[made.name] = made
-        copy = fill(made, read, None)
-        names = {i: affine(f"i{k}") for k, i in enumerate(order)}
-        copies.append(replace(copy, body=substitute(read, names), apart=True))
-        return Read(made.name, tuple(map(affine, order)), read.dtype)
+        value = substitute(read, {i: affine(f"i{k}") for k, i in enumerate(order)})
+        new = Read(made.name, tuple(map(affine, order)), read.dtype)
+        copies[read] = replace(fill(made, value, plan.equation.span), apart=True), new
+        return new
 
     return map_reads(body, change)
