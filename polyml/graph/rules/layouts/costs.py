@@ -135,7 +135,8 @@ def product_cost(layout: Layout, extents: Mapping[str, int], itemsize: int, mach
     written = result / BYTES if result > machine.cache else 0.0
     if last in roles.batch:
         return written + min(
-            _batch_lanes(layout, extents, lanes), _other_lanes(layout, roles, extents, itemsize, machine)
+            _batch_lanes(layout, roles, extents, itemsize, machine),
+            _other_lanes(layout, roles, extents, itemsize, machine),
         )
     ours = last in roles.left
     vectors, others = (layout.left, layout.right) if ours else (layout.right, layout.left)
@@ -232,12 +233,35 @@ def _idle(row: int, lanes: int) -> float:
     return ceil(row / lanes) * lanes / row
 
 
-def _batch_lanes(layout: Layout, extents: Mapping[str, int], lanes: int) -> float:
-    """Cycles of the sums where lanes run along an index of both operands: two loads for each product, of what is contiguous along it or a copy."""
-    last = layout.result[-1]
+def _batch_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:
+    """Cycles of the sums where lanes run along an index of both operands: two loads for each product, of what is contiguous along it or a copy. Rows of one operand share what the other one's tile loads, which comes
+    again for each of them."""
+    last, lanes = layout.result[-1], max(1, machine.vector_bytes // itemsize)
     turned = [order for order in (layout.left, layout.right) if order[-1] != last]
     copied = PLACED * sum(prod(extents[i] for i in order) for order in turned)
-    return copied + prod(extents.values()) / lanes * _idle(extents[last], lanes)
+    sums = prod(extents.values()) / lanes * _idle(extents[last], lanes)
+    sides = (layout.left, roles.left, layout.right, roles.right), (layout.right, roles.right, layout.left, roles.left)
+    again = min(
+        _again(rows, columns_of, 1, extents, itemsize, machine)
+        + _again(
+            columns, rows_of, min(TALLEST, max((extents[i] for i in rows_of), default=1)), extents, itemsize, machine
+        )
+        for rows, rows_of, columns, columns_of in sides
+    )
+    return copied + max(sums, again)
+
+
+def _again(
+    operand: Sequence[str],
+    uses: Sequence[str],
+    rows: int,
+    extents: Mapping[str, int],
+    itemsize: int,
+    machine: Machine,
+) -> float:
+    """Cycles in which an operand that the cache which a core keeps close does not hold comes for each of its uses, of which a tile has so many."""
+    size = prod(extents[i] for i in operand) * itemsize
+    return size * ceil(prod(extents[i] for i in uses) / rows) / BYTES if size > machine.cache else 0.0
 
 
 def _other_lanes(layout: Layout, roles: Roles, extents: Mapping[str, int], itemsize: int, machine: Machine) -> float:

@@ -75,6 +75,13 @@ def test_what_lies_well_stays() -> None:
         assert "_laid" not in laid(left, right, out, sizes)
 
 
+def test_operands_that_would_come_again_from_farther_caches_are_laid_out() -> None:
+    """Lanes along the batch, which both operands have last: a tile's rows share one operand only."""
+    sizes = {"i": 40, "j": 10, "h": 4, "k": 64, "b": 8}
+    assert "_laid" not in laid("ikb", "jkhb", "ijhb", sizes, l2_bytes=1 << 18)
+    assert "x_laid[" in laid("ikb", "jkhb", "ijhb", sizes, l2_bytes=1 << 16)
+
+
 def test_few_rows_and_what_is_no_product_stay() -> None:
     assert "_laid" not in laid("abc", "cd", "dba", {"a": 5, "b": 90, "c": 50, "d": 2})
     x, y = values(5, 90, 50, dtype="f8"), values(50, 30, dtype="f8")
