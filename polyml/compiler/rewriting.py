@@ -29,9 +29,16 @@ def rewrite_for(
         dot_i8=machine.dot_i8 if free else 0.0,
         shared=options.parallel and (options.threads or machine.cores) > 1,
         strided=frozenset(name for name, steps in strides.items() if steps and steps[-1] != 1),
+        orders=tuple((name, _order(steps)) for name, steps in strides.items()),
         constants=frozenset(constants),
     )
     return rewrite(graph, known)
+
+
+def _order(steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Dimensions in the order of memory; none where elements do not lie side by side along one of them, or some are in several places."""
+    order = sorted(range(len(steps)), key=lambda d: -abs(steps[d]))
+    return tuple(order) if steps and 0 not in steps and steps[order[-1]] == 1 else ()
 
 
 def may_arrange(options: Options) -> bool:

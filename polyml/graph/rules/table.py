@@ -87,7 +87,7 @@ class RewriteOptions:
     """What rules may do, and what they know of the machine and of the inputs; 0: not known.
 
     precise: leave out the rules that may change rounding. l1_bytes, l2_bytes, vector_registers, split_vectors: of Target. vector_bytes: of Target, where sums may be arranged for lanes.
-    dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/numbers/pairs.py). shared: whether threads share loops. strided: inputs whose last dimension is not contiguous. constants: inputs that never change.
+    dot_bf16, dot_i16, dot_i8: of Target, where sums may use the instructions (rules/numbers/pairs.py). shared: whether threads share loops. strided: inputs whose last dimension is not contiguous. orders: of inputs that lie in memory otherwise than their dimensions say, these in the order of memory, none where no elements lie side by side. constants: inputs that never change.
     """
 
     precise: bool = False
@@ -101,6 +101,7 @@ class RewriteOptions:
     dot_i8: float = 0.0
     shared: bool = False
     strided: frozenset[str] = frozenset()
+    orders: tuple[tuple[str, tuple[int, ...]], ...] = ()
     constants: frozenset[str] = frozenset()
 
 
@@ -268,7 +269,7 @@ LAST_RULES: tuple[Rule, ...] = (
     Rule(
         "memory order",
         lambda graph, given: sum_in_memory_order(
-            graph, cache=given.l2_bytes, vector_bytes=given.vector_bytes, strided=given.strided
+            graph, cache=given.l2_bytes, vector_bytes=given.vector_bytes, orders=dict(given.orders)
         ),
         exact=False,
         needs=("vector_bytes", "l2_bytes"),

@@ -77,7 +77,8 @@ def plan_sums_in_order(band: Band, lanes: int, facts: Facts, *, parallel: bool) 
         return None
     step = facts.lanes(band.core)
     elements = prod(model.extents[i] for i in row)
-    sums = elements * prod(model.extents[i] for i in order[:at] if out.stride(i) != 0)
+    between = [i for i in order[order.index(terms[0]) : at] if out.stride(i) != 0]
+    sums = elements * prod(model.extents[i] for i in between)
     if elements < MANY * VECTORS * step:
         return None
     if sums * model.itemsize > target.l2_bytes // 2 or prod(model.extents[i] for i in terms) < 2 * TERMS:

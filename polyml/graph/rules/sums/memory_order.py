@@ -8,7 +8,7 @@ Factors that know none of the first sum's indices are left to the second one, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -25,8 +25,8 @@ from polyml.sets.boxes import box
 
 __all__ = ["sum_in_memory_order"]
 
-LEAST_ROW = 8
-"""Vectors of a row of sums, at least."""
+LEAST_ROW, LEAST_AT_HAND = 8, 4
+"""Vectors of a row of sums, at least: of one that is added to, and of one that stays in registers for all terms."""
 
 AT_HAND, FAR_AT_HAND = 16, 4
 """Vectors of a row of sums that are as well in registers, several tiles of them one after the other: of operands that the last level of caches holds from call to call, and of those that come from memory."""
@@ -50,13 +50,13 @@ KINDS = frozenset({"sum", "min", "max"})
 """Reductions that may be taken apart."""
 
 
-def sum_in_memory_order(graph: Graph, *, cache: int, vector_bytes: int, strided: Set[str]) -> Graph:
+def sum_in_memory_order(graph: Graph, *, cache: int, vector_bytes: int, orders: Mapping[str, tuple[int, ...]]) -> Graph:
     """The graph with such sums in two equations, or one whose result lies as the operand does and a copy. Other sums over such operands go through their summed indices in the order of memory.
 
     Args:
-        cache: bytes that a core keeps close. strided: inputs whose last dimension is not contiguous.
+        cache: bytes that a core keeps close. orders: of inputs that lie in memory otherwise than their dimensions say, these in the order of memory, none where no elements lie side by side.
     """
-    work = _Work(tensors_of(graph), graph.sizes, cache, vector_bytes, strided)
+    work = _Work(tensors_of(graph), graph.sizes, cache, vector_bytes, orders)
     ops: list[Op] = []
     for op in graph.ops:
         ops += _in_order(op, work) if isinstance(op, Equation) else (op,)
@@ -69,7 +69,7 @@ class _Work:
     sizes: tuple[str, ...]
     cache: int
     vector_bytes: int
-    strided: Set[str]
+    orders: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,9 @@ def _in_order(equation: Equation, work: _Work) -> tuple[Op, ...]:
     if start is not None:
         kept = tuple(i for k, i in enumerate(order) if k >= start or i in equation.left)
         terms = tuple(i for i in order if i not in kept)
-        near = 2 * prod(extents[i] for i in kept) * dtype.itemsize <= work.cache
+        # Sums of another value of what is outermost have nothing to wait for.
+        inner = order[order.index(terms[0]) :] if terms else order
+        near = 2 * prod(extents[i] for i in kept if i in inner) * dtype.itemsize <= work.cache
         if kept != equation.left and prod(extents[i] for i in terms) >= LEAST_TERMS and near:
             return _apart(_Plan(equation, extents, order, kept, terms, start), work)
     reduced = tuple(i for i in order if i in equation.reduced)
@@ -116,14 +118,21 @@ def _operand_order(equation: Equation, extents: Mapping[str, int], work: _Work) 
     """The indices in the order of the large operand that has all of them, or of several that lie alike, next to which others are small; None where there is none."""
     found = {read: indices_of(read) for read in reads_of(equation.body)}
     large = [read for read, own in found.items() if len(own) == len(equation.indices)]
-    if len({found[read] for read in large}) != 1 or any(r.subscripts and not own for r, own in found.items()):
+    if any(read.subscripts and not own for read, own in found.items()):
         return None
     sizes = {read: prod(extents[i] for i in own) * read.dtype.itemsize for read, own in found.items()}
-    if min(sizes[read] for read in large) <= MANY * work.cache or any(read.tensor in work.strided for read in large):
-        return None
     if any(2 * n > work.cache for read, n in sizes.items() if read not in large):
         return None
-    return found[large[0]]
+    orders = {_in_memory(read, found[read], work) for read in large}
+    if len(orders) != 1 or min(sizes[read] for read in large) <= MANY * work.cache:
+        return None
+    return orders.pop() or None
+
+
+def _in_memory(read: Read, own: tuple[str, ...], work: _Work) -> tuple[str, ...]:
+    """The read's indices in the order of memory."""
+    order = work.orders.get(read.tensor)
+    return own if order is None else tuple(own[d] for d in order)
 
 
 def _row(equation: Equation, order: tuple[str, ...], extents: Mapping[str, int], work: _Work) -> int | None:
@@ -143,8 +152,11 @@ def _row(equation: Equation, order: tuple[str, ...], extents: Mapping[str, int],
     if run == len(order) and lanes <= IDLE * row and row <= (FAR_AT_HAND if far else AT_HAND) * lanes:
         return None
     # The shortest row that is long enough, of whole dimensions.
+    first = next(k for k, i in enumerate(order) if i in reduced)
     for start in range(len(order) - 1, 0, -1):
-        if order[start - 1] in reduced and prod(extents[i] for i in order[start:]) >= LEAST_ROW * lanes:
+        at_hand = reduced.issuperset(order[first:start])
+        least = (LEAST_AT_HAND if at_hand else LEAST_ROW) * lanes
+        if order[start - 1] in reduced and prod(extents[i] for i in order[start:]) >= least:
             return start
     return None
 
@@ -200,7 +212,7 @@ def _laid_out(body: Expr, plan: _Plan, copies: dict[Read, tuple[Op, Read]], work
     def change(read: Read) -> Expr:
         own = indices_of(read)
         order = tuple(sorted(own, key=place.__getitem__))
-        if order == own or row.isdisjoint(own):
+        if len(own) == len(place) or order == _in_memory(read, own, work) or row.isdisjoint(own):
             return read
         if read in copies:
             return copies[read][1]

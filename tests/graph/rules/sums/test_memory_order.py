@@ -81,6 +81,16 @@ def test_other_sums_stay(shape: tuple[int, ...], line: str) -> None:
     assert len(sums(made(X, line, values(*shape, dtype="f8")))) == 1
 
 
+def test_views_have_the_order_of_their_memory() -> None:
+    x, w = values(9, 6, 15, 7, dtype="f8"), values(9, 6, dtype="f8")
+    line, parameters = "y[a] = x[a, b, f, d] * w[a, b]", f'{X}, w: f64["A B"]'
+    assert sums(made(parameters, line, x, w)) == [(("a",), ("b", "f", "d"))]
+    lies = replace(CPU, orders=(("x", (1, 2, 0, 3)),))
+    assert sums(made(parameters, line, x, w, options=lies)) == [(("a", "d"), ("b", "f")), (("a",), ("d",))]
+    nowhere = replace(CPU, orders=(("x", ()),))
+    assert sums(made(parameters, line, x, w, options=nowhere)) == [(("a",), ("b", "f", "d"))]
+
+
 def test_summed_indices_follow_memory_where_the_operand_comes_from_there() -> None:
     line = "y[b] = sum[d, a, f](x[a, b, f, d])"
     assert sums(made(X, line, values(3, 5, 10, 60, dtype="f8"))) == [(("b",), ("d", "a", "f"))]
@@ -112,3 +122,18 @@ def f(x: {dtype}["A B F E D"], w: {dtype}["F A D"]):
     y, z = polyml.einsum(text, target=target, threads=threads)(x, w)
     np.testing.assert_array_equal(y, np.einsum("abfed,fad->ef", x.astype(np.int64), w.astype(np.int64)))
     np.testing.assert_array_equal(z, x.max((0, 1, 3, 4)))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 2, 0, 3), (3, 1, 0, 2), (2, 3, 1, 0)])
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_values_of_views(order: tuple[int, ...], step: int) -> None:
+    rng = np.random.default_rng(4)
+    shape = (13, 19, 11, 7)
+    memory = rng.integers(0, 9, [shape[d] * abs(step) for d in order]).astype(np.float32)
+    x = memory[tuple(slice(None, None, step) for _ in order)].transpose(np.argsort(order))
+    w = rng.integers(0, 9, (13, 7)).astype(np.float32)
+    text = 'def f(x: f32["A B F D"], w: f32["A D"]):\n    y[d, f] = x[a, b, f, d] * w[a, d]\n    z[a] = sum[b, f, d](x[a, b, f, d])\n    return y, z\n'
+    target = polyml.Target("x86-64-v3", l1_bytes=1 << 11, l2_bytes=1 << 12)
+    y, z = polyml.einsum(text, target=target, threads=1, verify=True)(x, w)
+    np.testing.assert_array_equal(y, np.einsum("abfd,ad->df", x, w))
+    np.testing.assert_array_equal(z, x.sum((1, 2, 3)))
