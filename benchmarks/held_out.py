@@ -11,6 +11,7 @@ import argparse
 import functools
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -22,6 +23,7 @@ from benchmarks.peers import Array, Formulation, Runner, first_calls, peers_of
 from polyml.demo.measure import interleaved
 
 WORST = 10
+"""Lines that are shown once more at the end."""
 
 
 def arguments_of(case: HeldOut) -> tuple[Array, ...]:
@@ -53,11 +55,15 @@ def exact(case: HeldOut, runs: dict[str, Runner], arguments: tuple[Array, ...]) 
 
 
 def measured(case: HeldOut, seconds: float) -> tuple[float, str, float, float]:
-    """Seconds of polyml, the best peer, its time over polyml's, the first call."""
-    import time
+    """Seconds of polyml, the best peer, its time over polyml's, seconds of the first call.
 
+    Raises:
+        SystemExit: no peer can do the case.
+    """
     arguments = arguments_of(case)
     runs = contenders(case, arguments)
+    if len(runs) == 1:
+        raise SystemExit(f"{case.name} has no peer: pip install torch")
     cold = first_calls(runs, time.perf_counter)
     wanted, got = exact(case, runs, arguments), np.asarray(runs["polyml"]())
     scale = max(float(np.abs(wanted).max(initial=0)), 1e-30)
@@ -65,8 +71,8 @@ def measured(case: HeldOut, seconds: float) -> tuple[float, str, float, float]:
     assert error < (1e-9 if "float64" in case.dtypes else 3e-4), f"polyml is wrong on {case.name}: {error}"
     times = interleaved(runs, seconds=seconds, least=3)
     own = times.pop("polyml")
-    best = min(times, key=times.__getitem__, default="none")
-    return own, best, times[best] / own if times else float("nan"), cold["polyml"]
+    best = min(times, key=times.__getitem__)
+    return own, best, times[best] / own, cold["polyml"]
 
 
 def cases_of(options: argparse.Namespace) -> Iterator[tuple[int, HeldOut]]:

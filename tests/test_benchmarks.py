@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import time
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
-from benchmarks import contractions, convolutions, fused
+from benchmarks import contractions, convolutions, fused, held_out
 from benchmarks.command_line import FIELDS
 from benchmarks.fused_cases import CASES
+from benchmarks.held_out_cases import DRAWN
 from benchmarks.model_cases import CASES as MODELS
 from benchmarks.network_cases import CASES as NETWORKS
 from benchmarks.network_cases import Images
@@ -56,6 +58,19 @@ def test_a_convolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [row["contender"] for row in rows] == ["polyml", "numpy"]
     assert all(float(row["error"]) < 1e-5 for row in rows)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_cases_that_are_drawn_at_random(kind: str) -> None:
+    cases = [DRAWN[kind](Random(f"5 {number}")) for number in range(3)]
+    assert cases == [DRAWN[kind](Random(f"5 {number}")) for number in range(3)]
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        arguments = held_out.arguments_of(case)
+        runs = held_out.contenders(case, arguments)
+        assert runs["polyml"]() is not None
+        if case.numpy:  # compared with float64
+            assert held_out.measured(case, 0.0)[1] in runs
 
 
 def test_peers_that_cannot_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
