@@ -144,7 +144,8 @@ class _Small:
         one_index = len(self.inner) == 1  # rules/layouts/channels_apart.py
         if self.equation.reduce is None and (one_index or all(self._lies_alike(read) for read in reads)):
             return False
-        if all(map(self._ends_alike, reads)):
+        own = [read for read in reads if variables_in(read.subscripts) & {self.along, *self.inner}]
+        if own and all(map(self._ends_alike, own)):
             return False
         elements = prod(self.inner.values())
         rows = (*self.gaps, elements)

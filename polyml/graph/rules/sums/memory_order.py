@@ -137,13 +137,13 @@ def _in_memory(read: Read, own: tuple[str, ...], work: _Work) -> tuple[str, ...]
 
 def _row(equation: Equation, order: tuple[str, ...], extents: Mapping[str, int], work: _Work) -> int | None:
     """Where in the operand's order the rows of sums begin that terms are added to, right behind one of the terms' indices; None where lanes along the sum, or short rows in registers, do as well."""
-    reduced, itemsize = set(equation.reduced), equation.result.dtype.itemsize
-    lanes = work.vector_bytes // itemsize
+    reduced, lanes = set(equation.reduced), work.vector_bytes // equation.result.dtype.itemsize
     run = len(order)
     while run and order[run - 1] in reduced:
         run -= 1
     far = _is_far(equation, extents, work)
-    if not run or prod(extents[i] for i in order[run:]) * itemsize >= (FAR_RUN if far else LONG_RUN):
+    length = prod(extents[i] for i in order[run:]) * _operand_item(equation)
+    if not run or length >= (FAR_RUN if far else LONG_RUN):
         return None
     free = run
     while free and order[free - 1] not in reduced:
@@ -163,7 +163,13 @@ def _row(equation: Equation, order: tuple[str, ...], extents: Mapping[str, int],
 
 def _is_far(equation: Equation, extents: Mapping[str, int], work: _Work) -> bool:
     """Whether the last level of caches does not hold the operand from call to call."""
-    return prod(extents.values()) * equation.result.dtype.itemsize > LAST_LEVEL * work.cache
+    return prod(extents.values()) * _operand_item(equation) > LAST_LEVEL * work.cache
+
+
+def _operand_item(equation: Equation) -> int:
+    """Bytes of an element of the large operand, which may be narrower than the sums."""
+    large = (read for read in reads_of(equation.body) if len(indices_of(read)) == len(equation.indices))
+    return max(read.dtype.itemsize for read in large)
 
 
 def _apart(plan: _Plan, work: _Work) -> tuple[Op, ...]:

@@ -27,6 +27,7 @@ def normal(*shape: int) -> Argument:
         ("y[n, i, j] = A[n, i, k] * B[n, k, j]", ((63, 3, 3), (63, 3, 3)), 1),  # few rows
         ("y[n, i, j] = A[n, i, j] * B[n, i, j]", ((203, 3, 3), (203, 3, 3)), 1),  # one row
         ("y[m, i] = sum[n](A[n, m, i] * B[n, m, i])", ((5, 203, 3), (5, 203, 3)), 1),  # a sum of such rows
+        ("y[m, i] = sum[n](A[n, m, i] * B[n])", ((5, 203, 3), (5,)), 1),
         ("y[m, i] = sum[n](A[m, n, i] * B[m, n, i])", ((203, 3, 3), (203, 3, 3)), 3),
     ],
 )
