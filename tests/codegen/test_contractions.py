@@ -201,7 +201,8 @@ def test_tiles_fetch_their_next_rows_from_inside_nested_sums() -> None:
     target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20)
     lowered = polyml.einsum(product("F B E A", "C E D F", "D C B A", "f32"), target=target, threads=1).lower(a, b)
     fetched = re.search(
-        r"for \(e = .*\n *for \(f = .*\n *prefetch L2 (y\[c, e, .*, f\]);\n *prefetch L2 z\[", lowered.text("loops")
+        r"for \(e = .*\n *for \(f_line = .*\n *prefetch L2 (y\[c, e, .*, f_line\]);\n(?: *prefetch L2 y.*\n)* *for \(f = .*\n *prefetch L2 z\[",
+        lowered.text("loops"),
     )
     assert fetched is not None
     assert "d + 8" in fetched[1] or "+ d" in fetched[1], "rows of d are neighbours, those of c 225 pages apart"

@@ -57,9 +57,9 @@ def test_a_matrix_of_the_batch_at_a_time(i: int, j: int, k: int, dtype: str, thr
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_several_indices_of_a_batch(dtype: str) -> None:
-    x, y = numbers(9, 17, 3, 16, dtype=dtype), numbers(9, 24, 3, 16, dtype=dtype)
+    x, y = numbers(9, 17, 3, 13, dtype=dtype), numbers(9, 24, 3, 13, dtype=dtype)
     function = polyml.einsum(HEADS.format(dtype), threads=1, verify=True)
-    assert "y_by_1: contracted to 1x1x16x24" in str(function.explain(x, y))
+    assert "y_by_1: contracted to 1x1x13x24" in str(function.explain(x, y))
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), np.einsum("bihj,bkhj->bhik", x, y))
 
 

@@ -53,6 +53,7 @@ from polyml.codegen.prefetch.caches import AHEAD, Caches
 from polyml.codegen.prefetch.columns import prefetch_columns
 from polyml.codegen.prefetch.copies import prefetch_copies
 from polyml.codegen.prefetch.near import prefetch_near
+from polyml.codegen.prefetch.once import ask_once
 from polyml.codegen.prefetch.points import prefetch_points
 from polyml.codegen.prefetch.sources import prefetch_sources
 from polyml.codegen.prefetch.strips import prefetch_strips
@@ -73,7 +74,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, fills_l2, streams_apart, window: Target's.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, asks_sources, fills_l2, streams_apart, window: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger. held: those of `near` in every call.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out.
     values: where arrays with zeros around have their values (codegen/passes/sums/skip_zeros.py)."""
@@ -86,6 +87,7 @@ class LoopOptions:
     line_bytes: int = 64
     rows_ahead: int = AHEAD
     asks_near: bool = True
+    asks_sources: bool = True
     fills_l2: bool = True
     streams_apart: bool = False
     window: int = 512
@@ -210,7 +212,10 @@ PASSES: tuple[Pass, ...] = (
     Pass("prefetch_rows", lambda f, o: prefetch_rows(f, o.caches, o.vector_registers, o.held)),
     # Ordering: before "prefetch_columns", which takes the columns that are walked down once.
     Pass("prefetch_strips", lambda f, o: prefetch_strips(f, o.caches, o.far)),
-    Pass("prefetch_sources", lambda f, o: prefetch_sources(f, o.caches, o.vector_registers)),
+    Pass(
+        "prefetch_sources",
+        lambda f, o: prefetch_sources(f, o.caches, o.vector_registers) if o.asks_sources else (f, ()),
+    ),
     # Ordering: when all other prefetches in tiles would be ones of strips.
     Pass("prefetch_near", lambda f, o: (prefetch_near(f) if o.asks_near else f, ())),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, o.caches)),
@@ -238,6 +243,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("skip_zeros", lambda f, o: (skip_zeros(f, o.values), ())),
     # Ordering: after "skip_zeros", which knows loops over rows by all of their terms. What has constants gets requests for panels first (polyml/compiler/constants.py).
     Pass("skip_edges", lambda f, o: (f if o.constants else skip_edges(f, o.values), ())),
+    # Ordering: last, since passes above know tiles by their sums.
+    Pass("ask_once", lambda f, o: (ask_once(f, o.line_bytes, o.vector_registers), ())),
 )
 
 

@@ -15,6 +15,7 @@ from math import ceil, prod
 from polyml.codegen.loops import Allocate, Assign, For, Function, Node, Place, Prefetch, Variable
 from polyml.codegen.passes.vectors.streams import flat_element
 from polyml.codegen.prefetch.caches import Caches
+from polyml.codegen.prefetch.once import LEAST_STEPS
 from polyml.codegen.prefetch.tile_sums import (
     LEAST,
     LEAST_REGISTERS,
@@ -33,7 +34,7 @@ from polyml.sets.affine import Affine, affine
 __all__ = ["prefetch_rows"]
 
 TOGETHER = 2
-"""Rows that one tile fetches from end to end, at most: more loads would take turns with those of its sums."""
+"""Lines that each step of one tile's sums asks for, at most, when it fetches rows from end to end: more loads would take turns with those of the sums."""
 
 MOST_STEP = 16
 """Elements of a result's row that an iteration moves on by, at most: there should be one for each line."""
@@ -105,7 +106,7 @@ class _Tiles:
         elif (packed := self.packed(loop, lanes, ahead)) is not None:
             places += self.packed_lines(packed, loop, ahead, between)
         if result is not None and ahead.variable in variables_in(result.start):
-            places += _result_lines(result, loop, lanes, _beyond_block(result, ahead, loops), between)
+            places += self.result_lines(result, loop, lanes, _beyond_block(result, ahead, loops), between)
         places = self.affordable(places, loop)
         if not places:
             return lanes
@@ -187,6 +188,33 @@ class _Tiles:
     def is_large(self, variable: Variable) -> bool:
         return variable.name not in self.held and (variable.bytes is None or variable.bytes > self.caches.l2 // 4)
 
+    def together(self, rows: _Rows, loop: For, pace: int = 1) -> int:
+        """How many rows a tile fetches from end to end, at most: a line of each in all the steps that are in one, where lines are asked for once (prefetch/once.py). pace: elements for each of the loop's."""
+        steps = self.caches.line // (self.arguments[rows.array].dtype.itemsize * loop.step * pace)
+        return TOGETHER * steps if self.registers >= LEAST_REGISTERS and steps >= LEAST_STEPS else TOGETHER
+
+    def result_lines(self, rows: _Rows, loop: For, lanes: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
+        """The next rows' vectors: a few rows from end to end in each of the tiles along the same rows, through an address that moves evenly, since anything else takes integer instructions
+        on ports that sums use; or one vector of the next tile's after the other where that does not fit."""
+        free = next((outer for outer in between if outer.step > 0), None)
+        each, known = _rows_per_tile(rows, ahead, between), Ranges((ahead, *between))
+        span = None if free is None else known.highest(free.upper - free.lower)
+        trips = known.highest(loop.upper - loop.lower)
+        last = len(rows.start) - 1
+        along = free is not None and lanes.lower == affine(free.variable) and rows.dimension != last
+        if free is None or span is None or trips is None or not along or span > MOST_STEP * trips:
+            yield _result_line(rows, loop, ahead, lanes.width)
+            return
+        pace = ceil(span / trips)
+        if each > self.together(rows, loop, pace):
+            yield _result_line(rows, loop, ahead, lanes.width)
+            return
+        tile = (affine(free.variable) - free.lower) // free.step % ceil(rows.count / each) * each
+        column = {lanes.variable: free.lower + (affine(loop.variable) - loop.lower) * pace}
+        for k in range(each):
+            place = _moved(rows, ahead, tile + k)
+            yield Place(rows.array, tuple(s.substitute(column) for s in place.subscripts if isinstance(s, Affine)))
+
     def result(self, lanes: For, loop: For) -> _Rows | None:
         """The vectors of a large argument that are loaded ahead of the loop."""
         loads: list[Read] = []
@@ -212,8 +240,8 @@ class _Tiles:
         turn = (affine(loop.variable) // step) % together
         free = next((outer for outer in between if outer.step > 0), None)
         each = _rows_per_tile(rows, ahead, between)
-        if free is not None and each <= TOGETHER:
-            # A row or two per tile, from end to end: the address walks along with the operand's own.
+        if free is not None and each <= self.together(rows, loop):
+            # A few rows per tile, from end to end: the address walks along with the operand's own.
             first = (affine(free.variable) - free.lower) // free.step * each
             yield from (_moved(rows, ahead, first + k) for k in range(each))
         elif groups == 1:
@@ -237,25 +265,6 @@ def _rows_per_tile(rows: _Rows, ahead: For, between: Sequence[For]) -> int:
     free = next((outer for outer in between if outer.step > 0), None)
     span = None if free is None else Ranges((ahead, *between)).highest(free.upper - free.lower)
     return rows.count if free is None or span is None else ceil(rows.count / max(1, ceil(span / free.step)))
-
-
-def _result_lines(rows: _Rows, loop: For, lanes: For, ahead: For, between: Sequence[For]) -> Iterator[Place]:
-    """The next rows' vectors: a row or two from end to end in each of the tiles along the same rows, through an address that moves evenly, since anything else takes integer instructions
-    on ports that sums use; or one vector of the next tile's after the other where that does not fit."""
-    free = next((outer for outer in between if outer.step > 0), None)
-    each, known = _rows_per_tile(rows, ahead, between), Ranges((ahead, *between))
-    span = None if free is None else known.highest(free.upper - free.lower)
-    trips = known.highest(loop.upper - loop.lower)
-    last = len(rows.start) - 1
-    along = free is not None and lanes.lower == affine(free.variable) and rows.dimension != last
-    if free is None or span is None or trips is None or not along or each > TOGETHER or span > MOST_STEP * trips:
-        yield _result_line(rows, loop, ahead, lanes.width)
-        return
-    tile = (affine(free.variable) - free.lower) // free.step % ceil(rows.count / each) * each
-    column = {lanes.variable: free.lower + (affine(loop.variable) - loop.lower) * ceil(span / trips)}
-    for k in range(each):
-        place = _moved(rows, ahead, tile + k)
-        yield Place(rows.array, tuple(s.substitute(column) for s in place.subscripts if isinstance(s, Affine)))
 
 
 def _result_line(rows: _Rows, loop: For, ahead: For, width: int) -> Place:

@@ -13,7 +13,7 @@ from tests.codegen.llvm.support import guarded
 
 WIDE = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2)
 # Of 32 registers, which fewer ones hold as well, more slowly: a machine of 16 asks for nothing.
-SMALL = Target("host", vector_registers=32, l1_bytes=32 * 1024, l2_bytes=128 * 1024, cores=2)
+SMALL = Target("host", vector_registers=32, asks_sources=True, l1_bytes=32 * 1024, l2_bytes=128 * 1024, cores=2)
 AHEAD = "what the next block of y is packed from"
 WAYS = {"along": ('y: f32["K M"]', "y[k, m]"), "across": ('y: f32["M K"]', "y[m, k]")}
 
@@ -35,7 +35,7 @@ def test_every_line_of_the_next_block_is_asked_for() -> None:
     text = product("along", target=WIDE).lower(x, y).text("loops")
     depth, wide = (int(re.search(rf"{loop} \+= (\d+)", text)[1]) for loop in ("k_tile", "m_tile"))  # type: ignore[index]
     asks = compile(re.findall(r"prefetch L2 y\[(.*)\];", text)[0], "<prefetch>", "eval")
-    step = int(re.search(r"for \(k = k_tile; k < k_tile \+ \d+; k \+= (\d+)", text)[1])  # type: ignore[index]
+    step = int(re.search(r"for \(k = k_line; k < k_line \+ \d+; k \+= (\d+)", text)[1])  # type: ignore[index]
     for k_tile in (0, depth):
         at = [
             {"n": n, "n_tile": n, "k": k, "k_tile": k_tile, "m": m, "m_tile": 0, "m_tile_2": m}
