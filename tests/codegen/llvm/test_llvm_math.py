@@ -166,6 +166,8 @@ def test_gelu_is_within_a_rounding_of_its_argument(dtype: DType, limit: float, m
     special = np.array([np.inf, -np.inf, np.nan, -20, 100, 0] * 8, dtype.numpy)
     result = math_kernel("gelu", dtype, 32 // dtype.itemsize, machine)(special)
     np.testing.assert_array_equal(result, np.array([np.inf, np.nan, np.nan, 0, 100, 0] * 8, dtype.numpy))
+    far = np.linspace(-16, -11.1, 64).astype(dtype.numpy)  # whose powers of two would be subnormal
+    assert (math_kernel("gelu", dtype, 32 // dtype.itemsize, machine)(far) == 0).all()
 
 
 @pytest.mark.parametrize("machine", ["host", "x86-64-v2"])

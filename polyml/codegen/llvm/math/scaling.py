@@ -20,7 +20,6 @@ __all__ = [
     "is_negative",
     "looked_up",
     "looks_up_parts",
-    "magnitude",
     "quarters",
     "scaled",
     "scales",
@@ -75,12 +74,6 @@ def bounded(x: Number, limit: float) -> Number:
     """x, or the limit with x's sign where abs(x) is larger; where x is NaN, some number no larger than the limit."""
     smaller_absolute_value_with_the_first_sign = 0b0010
     return _masked("range", x, x.like(limit), smaller_absolute_value_with_the_first_sign)
-
-
-def magnitude(x: Number, limit: float) -> Number:
-    """abs(x), or the limit where that is larger; the limit where x is NaN."""
-    smaller_absolute_value_without_sign = 0b1010
-    return _masked("range", x, x.like(limit), smaller_absolute_value_without_sign)
 
 
 def looked_up(table: Sequence[float], index: Number) -> Number:
