@@ -247,8 +247,17 @@ _STREAMS_APART = frozenset({"znver3"})
 """CPUs on which a loop that stores past the caches may ask for coming rows: measured on Zen 3. On Intel's cores and Zen 5 others of a row's loops hide what they wait for better. Of AMD's other cores it is not known."""
 _ADDERS = frozenset({"znver3", "znver5"})
 """CPUs that take two additions (differences, minima, maxima) beside two multiply-adds in a cycle: measured. Intel's cores share one of the units; of other ones of AMD's it is not known."""
-_WINDOWS = {"znver1": 192, "znver2": 224, "znver3": 256, "znver4": 320, "znver5": 448}
-"""Entries of the reorder buffer (AMD's Software Optimization Guides for families 17h, 19h and 1Ah). Others are taken for Intel's (Golden Cove: 512)."""
+_WINDOWS = {
+    "znver1": 192,
+    "znver2": 224,
+    "znver3": 256,
+    "znver4": 320,
+    "znver5": 448,
+    **dict.fromkeys(("haswell", "broadwell"), 192),
+    **dict.fromkeys(("skylake", "skylake-avx512", "cascadelake", "cooperlake"), 224),
+    **dict.fromkeys(("icelake-client", "icelake-server", "rocketlake", "tigerlake"), 352),
+}
+"""Entries of the reorder buffer (AMD's Software Optimization Guides for families 17h, 19h and 1Ah; Intel 64 and IA-32 Architectures Optimization Reference Manual, on the microarchitectures Haswell, Skylake and Sunny Cove). Others are taken for Intel's Golden Cove (512)."""
 _REQUIRED: dict[str, frozenset[str]] = {
     "x86-64-v2": frozenset({"sse4.2", "popcnt"}),
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c"}),
@@ -348,7 +357,7 @@ def _division(cpu: str) -> float:
 
 
 def _asks_near(cpu: str, vector_bytes: int) -> bool:
-    """Zen 5 hides what loads of vectors of 512 bits wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it. Zen 3 has as many slots for loads and requests as for multiply-adds: one and four rows times 768 x 3072 take 0.66 and 0.55 of the time without; of other rows and sizes, convolutions and networks no difference beyond what memory changes by. Not known of others."""
+    """Zen 5 hides what loads of vectors of 512 bits wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it. Zen 3 has as many slots for loads and requests as for multiply-adds: one and four rows times 768 x 3072 take 0.66 and 0.55 of the time without; of other rows and sizes, convolutions and networks no difference beyond what memory changes by. Ice Lake gains up to a quarter. Not known of others: taken for it."""
     return cpu != "znver3" and (vector_bytes < 64 or cpu != "znver5")
 
 

@@ -166,6 +166,7 @@ def test_features_that_code_is_better_off_without() -> None:
         ("znver2", True, True, False, False, 224),
         ("znver3", False, True, False, True, 256),
         ("znver4", True, True, True, False, 320),
+        ("icelake-server", True, False, True, False, 352),
         ("sapphirerapids", True, False, True, False, 512),
     ],
 )
