@@ -78,6 +78,7 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
         rows_ahead=machine.rows_ahead,
         asks_near=machine.asks_near,
         asks_sources=machine.asks_sources,
+        near_l3=machine.near_l3,
         fills_l2=machine.fills_l2,
         streams_apart=machine.streams_apart,
         window=machine.window,

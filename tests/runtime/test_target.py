@@ -161,21 +161,28 @@ def test_features_that_code_is_better_off_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "near", "sources", "fills", "apart", "window"),
+    ("cpu", "near", "sources", "near_l3", "fills", "apart", "window"),
     [
-        ("znver2", True, True, False, False, 224),
-        ("znver3", False, True, False, True, 256),
-        ("znver4", True, True, True, False, 320),
-        ("icelake-server", True, False, True, False, 352),
-        ("sapphirerapids", True, False, True, False, 512),
+        ("znver2", True, True, True, False, False, 224),
+        ("znver3", False, True, True, False, True, 256),
+        ("znver4", True, True, True, True, False, 320),
+        ("icelake-server", True, False, False, True, False, 352),
+        ("sapphirerapids", True, False, False, True, False, 512),
     ],
 )
 def test_what_cores_are_asked_for_ahead(
-    cpu: str, near: bool, sources: bool, fills: bool, apart: bool, window: int, monkeypatch: pytest.MonkeyPatch
+    cpu: str,
+    near: bool,
+    sources: bool,
+    near_l3: bool,
+    fills: bool,
+    apart: bool,
+    window: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; Zen 3's stores past the caches wait in buffers of their own; Intel's wait for buffers where tiles ask for what the next block is packed from; how far cores look ahead."""
+    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; Zen 3's stores past the caches wait in buffers of their own; Intel's wait for buffers where tiles ask for what the next block is packed from, and their last cache is far; how far cores look ahead."""
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: cpu)
     fields = _host_fields.__wrapped__()
-    asks = (fields["asks_near"], fields["asks_sources"], fields["fills_l2"], fields["streams_apart"])
-    assert asks == (near, sources, fills, apart)
+    names = ("asks_near", "asks_sources", "near_l3", "fills_l2", "streams_apart")
+    assert tuple(fields[name] for name in names) == (near, sources, near_l3, fills, apart)
     assert fields["window"] == window

@@ -74,7 +74,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, asks_sources, fills_l2, streams_apart, window: Target's.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, asks_sources, near_l3, fills_l2, streams_apart, window: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger. held: those of `near` in every call.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out.
     values: where arrays with zeros around have their values (codegen/passes/sums/skip_zeros.py)."""
@@ -88,6 +88,7 @@ class LoopOptions:
     rows_ahead: int = AHEAD
     asks_near: bool = True
     asks_sources: bool = True
+    near_l3: bool = True
     fills_l2: bool = True
     streams_apart: bool = False
     window: int = 512
@@ -101,8 +102,14 @@ class LoopOptions:
 
     @property
     def caches(self) -> Caches:
-        apart = self.streams_apart
-        return Caches(self.l1_bytes, self.l2_bytes, self.line_bytes, beside=self.fills_l2, streams_apart=apart)
+        return Caches(
+            self.l1_bytes,
+            self.l2_bytes,
+            self.line_bytes,
+            beside=self.fills_l2,
+            near_l3=self.near_l3,
+            streams_apart=self.streams_apart,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ SOME_SIZE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead). near: whether short rows that come next are (Target.asks_near). beside: whether rows that are read side by side are asked for further along (Target.fills_l2). streams_apart: Target's."""
+    """Bytes of one core's caches and of a line; 0: unknown. ahead: of coming rows that are asked for (Target.rows_ahead). near: whether short rows that come next are (Target.asks_near). beside: whether rows that are read side by side are asked for further along (Target.fills_l2). near_l3, streams_apart: Target's."""
 
     l1: int
     l2: int
@@ -23,4 +23,5 @@ class Caches:
     ahead: int = AHEAD
     near: bool = True
     beside: bool = True
+    near_l3: bool = True
     streams_apart: bool = False

@@ -19,11 +19,12 @@ from polyml.codegen.prefetch.caches import Caches
 from polyml.codegen.prefetch.columns import PAGE
 from polyml.codegen.prefetch.coming_lines import Coming
 from polyml.codegen.prefetch.tile_fetches import TileFetches
-from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, turn_of
+from polyml.codegen.prefetch.tile_sums import affine_subscripts, asked_in, copies_of, large_inputs, most_of, turn_of
 from polyml.codegen.ranges import Ranges, outside
 from polyml.codegen.rewrite import walk_nodes
 from polyml.expressions import Expr, IndexValue, Read, Subscript, reads_of, variables_in, walk
 from polyml.records import dataclass
+from polyml.schedule.cache_sets import L2_WAYS, lines_in_set
 from polyml.schedule.schedule import Note
 from polyml.sets.affine import Affine, affine
 
@@ -31,6 +32,9 @@ __all__ = ["prefetch_strips"]
 
 SHARE = 8
 """The part of L2 that an operand must exceed."""
+
+LONG, MOST_IN_SET = 512, 2
+"""Terms of a sum from which on lines of a strip are counted that meet in a set, and how many there may be for each way, where the strip is packed and the last cache is far."""
 
 
 def prefetch_strips(
@@ -77,6 +81,8 @@ class _Strips(TileFetches):
             width, following[lanes.variable] = _whole_row(lanes, loops), lanes.lower
         if turns is None or any(loop.variable in used for loop in between):
             return
+        if not (self.caches.near_l3 or self.has_room(read, width, turns[1], lanes, sums)):
+            return
         coming = Coming(
             read,
             width,
@@ -113,6 +119,27 @@ class _Strips(TileFetches):
         """Whether rows of the operand lie in pages of their own, or L2 does not hold it: Zen 3, two tiles of four and three rows, with requests, of the time without, rows of 824 bytes 1.2, of 1640 1.12 to 1.2, of 3280 in f64 1.1, of 6400 0.8."""
         row = self.row_bytes(read, sums)
         return row is None or row >= PAGE or (self.arguments[read.tensor].bytes or 0) > self.caches.l2
+
+    def has_room(self, read: Read, width: int, tiles: int, lanes: For, sums: For) -> bool:
+        """Whether L2 has room for a strip beside the panel that the one at hand is packed in, and the rows that the tiles go along: in five eighths of it, and in its sets. Lines that find none push out what tiles read. A strip that is
+        read where it lies pushes out nothing that would not be read again, and is asked for wherever it goes.
+
+        Ice Lake, f32, panels of 48, of the time without requests for the next strip: 64 rows of 600, 800, 1000, 1200, 1700 terms (0.33, 0.39, 0.49, 0.58, 0.83 of L2) 0.88, 0.87, 0.89, 1.01, 1.15, 192 rows of 600, 800, 1200 (0.53, 0.70, 1.05) 1.01, 1.07,
+        1.08, f64 64 rows of 600, 800 (0.41, 0.55) 0.90, 1.0, 192 rows of 1200 1.15; 64 rows of 200 terms 32 KiB apart (f64; five lines for each way) 0.86, of 512 and 768 terms 8 and 12 KiB apart (3.2, 2.4) 0.96, 1.04, of 1024 16 KiB apart (12.8) 1.2."""
+        reads = dict.fromkeys(r for node in sums.body if isinstance(node, Assign) for r in reads_of(node.value))
+        if read in reads:
+            return True
+        spans = [most_of(n) for n in walk_nodes(lanes.body) if isinstance(n, For) and sums in walk_nodes((n,))]
+        terms = prod(span or 1 for span in spans)
+        rows = sum(lanes.variable not in variables_in(affine_subscripts(r)) for r in reads) // sums.step
+        size, line = self.arguments[read.tensor].dtype.itemsize, self.caches.line
+        if 8 * terms * (tiles * rows + 2 * width) * size > 5 * self.caches.l2:
+            return False
+        step, span = self.row_bytes(read, sums) or 0, most_of(sums) or 0
+        if self.is_across(read, lanes) or span < LONG:
+            return True
+        met = lines_in_set((step * k for k in range(span)), width * size, self.caches.l2 // L2_WAYS, line)
+        return met <= MOST_IN_SET * L2_WAYS
 
     def is_one_row(self, read: Read, lanes: For, sums: For, loops: tuple[For, ...]) -> bool:
         """Whether the vectors of one whole row, and nothing else, go down pieces of rows that lie in pages of their own."""

@@ -8,7 +8,6 @@ as it is where lanes run across rows that are contiguous along the sum, and wher
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
@@ -21,6 +20,7 @@ from polyml.expressions import reads_of
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.sides import Sides, is_plain
 from polyml.schedule.blocking.sizes import WAY, even
+from polyml.schedule.cache_sets import L2_WAYS, lines_in_set
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
@@ -34,9 +34,9 @@ __all__ = [
     "WAY",
     "in_strips",
     "is_narrow",
-    "lines_in_set",
     "narrow_strips_stay",
     "strip_depth",
+    "strip_in_set",
     "strips_of",
     "waits_for_pages",
 ]
@@ -61,11 +61,13 @@ MOST_USES, LEAST_DEPTH = 256, 32
 """Rows of the result, and terms, for strips across rows (and rows for parts of a sum, and where they are neighbours): with more, transposing a block takes little beside what is computed, and with fewer terms pieces of the result's rows as wide as a strip are what memory waits for.
 4,100 columns: 1,000 rows of 64 terms 105 GFLOP/s with blocks, 97 with strips, 4,000 of 16 terms 92 and 65."""
 
+FAR_USES = 192
+"""Rows of the result, at most, for packed strips over parts of the sum where the last cache is far (`Target.near_l3`). Ice Lake, f32, GFLOP/s where strips lie, packed, with blocks: 32 rows times 768 x 3072, of which 19 lines meet, 46, 56, 57, 1024 x 4096 43,
+57, 57, 128 rows in parts 62, 90, 91 and 70, 101, 104, 192 rows times 768 x 3072 72, 106, 104, 256 rows 81, 94, 101; 32 rows times 768 x 2304, of which five meet, 83, 75, 56, 128 rows 98, 105, 93. Short sums are better where they lie: 24 rows times
+128 x 4096, 200 x 4096, 256 x 3072 (f64), 400 x 3072, packed, of the time 1.25, 1.18, 0.93, 0.97."""
+
 LEAST_PART = 256
 """Terms of a part of a sum, at least, for which the result is read and written."""
-
-WAYS = 8
-"""Of L2, at least."""
 
 MOST_IN_SET = 96
 """Lines of a strip for one set of L2 that the next cache makes good for. Rows 80 KiB apart, of which 48 meet, have 79 to 112 GFLOP/s as above with two to eight tiles; 64 KiB apart, of which 192 meet, 58 to 105, and 81 with 32 tiles, packed 105."""
@@ -161,20 +163,22 @@ def strips_of(
     strip, narrow = width * depth * size, is_narrow(tile, target)
     in_l1 = 3 * strip <= 2 * target.l1_bytes
     # Three quarters of each set at most.
-    in_l1 = in_l1 and 4 * lines_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY)
+    in_l1 = in_l1 and 4 * strip_in_set(model, sides, sizes, width, target, WAY) <= 3 * (target.l1_bytes // WAY)
     if in_l1 and narrow and 2 * _lines(model, sides, sizes, width, target) * target.line_bytes > target.l1_bytes:
         if not whole and parts_are_packed(model, sides, width, sizes, target):
             return "packed"
         in_l1 = False
     if in_l1 and (along or not narrow or _fit_beside_rows(model, sides, sizes, width, target)):
         return "in place"
+    met = strip_in_set(model, sides, sizes, width, target, target.l2_bytes // L2_WAYS)
+    if not (narrow or target.near_l3) and tiles > LEAST_TILES and depth >= LEAST_PART:
+        return _behind_far_l3(met, tiles, uses, whole=whole)
     if narrow and not whole:
         # L2 delivers them more slowly than tiles multiply, and L1 has none where these lie (strips_in_l1.py).
         return None
-    met = lines_in_set(model, sides, sizes, width, target, target.l2_bytes // WAYS)
     if narrow and tiles < PACKED_TILES:
         # Where strips are packed each of their lines is read once.
-        most = 2 * WAYS if waits_for_pages(model, sides, rows, tile, sizes, target) else WAYS
+        most = 2 * L2_WAYS if waits_for_pages(model, sides, rows, tile, sizes, target) else L2_WAYS
         if met > most:
             return None
     elif narrow and _crowd(model, sides, met, depth, target):
@@ -184,8 +188,17 @@ def strips_of(
         long = narrow and whole and 2 * strip > target.l1_bytes
         return "packed" if long and tiles >= PACKED_APART else "in place"
     if not whole:
-        return "in place" if met <= 2 * WAYS else None
+        return "in place" if met <= 2 * L2_WAYS else None
     return "packed" if tiles >= PACKED_APART else None
+
+
+def _behind_far_l3(met: int, tiles: int, uses: int, *, whole: bool) -> Literal["in place", "packed"] | None:
+    """How wide strips are read where the last cache does not make good for what L2 has no room for. met: lines of one for a set of L2; tiles: that share one, with so many rows (uses); whole: over the whole sum."""
+    if tiles < PACKED_TILES and met <= L2_WAYS:
+        return "in place"
+    if whole or tiles < PACKED_TILES:
+        return "packed"
+    return "packed" if met <= 2 * L2_WAYS and uses <= FAR_USES else None
 
 
 def parts_are_packed(model: StatementModel, sides: Sides, width: int, sizes: Mapping[str, int], target: Target) -> bool:
@@ -194,7 +207,7 @@ def parts_are_packed(model: StatementModel, sides: Sides, width: int, sizes: Map
     panel = width * model.itemsize * prod(sizes[i] for i in sides.reduced)
     if any(model.extents[i] % sizes[i] for i in sides.reduced) or 3 * panel > 2 * target.l1_bytes:
         return False
-    return 2 * _rows_in_set(model, sides, sizes, target) <= WAYS
+    return 2 * _rows_in_set(model, sides, sizes, target) <= L2_WAYS
 
 
 def waits_for_pages(
@@ -232,12 +245,12 @@ def in_strips(
 
 def _crowd(model: StatementModel, sides: Sides, met: int, depth: int, target: Target) -> bool:
     """Whether the lines of a packed narrow strip, and those of the result that its tiles write, push each other out of L2: some of both before all of a line has been used. met: of the strip, in one set of `depth`."""
-    sets = target.l2_bytes // WAYS // target.line_bytes
+    sets = target.l2_bytes // L2_WAYS // target.line_bytes
     at = np.zeros(1, np.int64)
     for index in sides.rows:
         at = np.add.outer(at, (sides.out.stride(index) or 0) * model.itemsize * np.arange(model.extents[index])).ravel()
     written = int(np.bincount(at // target.line_bytes % sets).max())
-    return met + written > CROWDED or (met > WAYS and met >= depth)
+    return met + written > CROWDED or (met > L2_WAYS and met >= depth)
 
 
 def _lines(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> int:
@@ -255,9 +268,9 @@ def _lines(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width:
 def _fit_beside_rows(model: StatementModel, sides: Sides, sizes: Mapping[str, int], width: int, target: Target) -> bool:
     """Whether L1 holds a strip beside a tile's rows that are neighbours, in three quarters of each set at most, wherever both begin: where most arrays do, behind the beginning of a line, a narrow strip's rows are parts of two
     lines, and what a term has of a tile's rows may be."""
-    strip = lines_in_set(model, sides, sizes, width, target, WAY, begin=target.line_bytes // 4)
+    strip = strip_in_set(model, sides, sizes, width, target, WAY, begin=target.line_bytes // 4)
     anywhere = target.line_bytes - model.itemsize + 1
-    rows = lines_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0], begin=anywhere)
+    rows = strip_in_set(model, sides, sizes, 1, target, WAY, operand=sides.others[0], begin=anywhere)
     return 4 * (strip + rows) <= 3 * (target.l1_bytes // WAY)
 
 
@@ -267,11 +280,11 @@ def _rows_in_set(model: StatementModel, sides: Sides, sizes: Mapping[str, int], 
     for index, extent in (*((i, model.extents[i]) for i in sides.rows), *sizes.items()):
         step = (sides.others[0].stride(index) or 0) * model.itemsize
         at = np.add.outer(at, step * np.arange(extent)).ravel()
-    sets = target.l2_bytes // WAYS // target.line_bytes
+    sets = target.l2_bytes // L2_WAYS // target.line_bytes
     return int(np.bincount(np.unique(at // target.line_bytes) % sets).max())
 
 
-def lines_in_set(
+def strip_in_set(
     model: StatementModel,
     sides: Sides,
     sizes: Mapping[str, int],
@@ -283,10 +296,10 @@ def lines_in_set(
     begin: int = 0,
 ) -> int:
     """Lines of a strip that meet in one set of a cache, at most. way: bytes that one line of each set makes. operand: the vector operand, or another; begin: bytes of the strip's place behind the beginning of a line."""
-    line, size = target.line_bytes, model.itemsize
+    size = model.itemsize
     steps = [((operand or sides.operand).stride(i) or 0) * size for i in sides.reduced]
-    met: Counter[int] = Counter()
-    for at in product(*(range(sizes[i]) for i in sides.reduced)):
-        start = sum(step * k for step, k in zip(steps, at, strict=True)) // line
-        met.update((start + k) % (way // line) for k in range(ceil((begin + width * size) / line)))
-    return max(met.values())
+    rows = (
+        sum(step * k for step, k in zip(steps, at, strict=True))
+        for at in product(*(range(sizes[i]) for i in sides.reduced))
+    )
+    return lines_in_set(rows, begin + width * size, way, target.line_bytes)

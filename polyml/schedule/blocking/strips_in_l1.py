@@ -12,7 +12,7 @@ from math import prod
 from polyml.schedule.blocking.shares import even_for_threads, sharing_threads
 from polyml.schedule.blocking.sides import Sides
 from polyml.schedule.blocking.sizes import even, rows_along
-from polyml.schedule.blocking.strips import WAY, is_narrow, lines_in_set, strip_depth
+from polyml.schedule.blocking.strips import WAY, is_narrow, strip_depth, strip_in_set
 from polyml.schedule.cost import StatementModel
 from polyml.schedule.register_tiles import RegisterTile
 from polyml.target import FEW_REGISTERS, Target
@@ -90,8 +90,8 @@ def _columns(model: StatementModel, sides: Sides, width: int, target: Target) ->
 def _fit(model: StatementModel, sides: Sides, sizes: dict[str, int], width: int, target: Target) -> bool:
     """Whether an eighth of each set of L1 is left, wherever a strip and what each term has of a tile's rows begin: the strip where most arrays do, behind the beginning of a line."""
     line = target.line_bytes
-    met = lines_in_set(model, sides, sizes, width, target, WAY, begin=line // 4)
+    met = strip_in_set(model, sides, sizes, width, target, WAY, begin=line // 4)
     if not rows_along(sides):
         other = sides.others[0]
-        met += lines_in_set(model, sides, sizes, 1, target, WAY, operand=other, begin=line - model.itemsize + 1)
+        met += strip_in_set(model, sides, sizes, 1, target, WAY, operand=other, begin=line - model.itemsize + 1)
     return 8 * met <= 7 * (target.l1_bytes // WAY)

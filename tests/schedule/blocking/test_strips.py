@@ -15,6 +15,10 @@ from tests.schedule.seen import notes_of
 
 TARGET = Target("host", l1_bytes=48 << 10, l2_bytes=2 << 20, cores=2)
 V4 = Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=2 << 20)
+NEAR, FAR = (
+    Target("x86-64-v4", l1_bytes=48 << 10, l2_bytes=1280 << 10, asks_sources=False, near_l3=near)
+    for near in (True, False)
+)
 TEXT = 'def f(x: {0}["N K"], y: {0}["K M"]):\n    z[n, m] = x[n, k] * y[k, m]\n    return z\n'
 
 
@@ -69,6 +73,58 @@ def test_rows_that_are_neighbours(n: int, k: int) -> None:
     wide = polyml.einsum(text, target=V4, threads=1)
     assert "y read where it lies, in strips" in str(wide.explain(x, y))
     np.testing.assert_array_equal(function(guarded(x), guarded(y)), x.T @ y)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "m", "near", "far"),
+    [
+        (32, 768, 2304, "where it lies", "where it lies"),
+        (32, 1024, 1024, "where it lies", "packed in panels of 48; blocks of m by 48"),
+        (24, 200, 4096, "where it lies", "where it lies"),
+        (16, 1024, 1024, "where it lies", "where it lies"),
+        (32, 2048, 2048, "where it lies", "packed in panels of 48; blocks of k by 1024, m by 48"),
+        (128, 768, 3072, "where it lies", "packed in panels of 48; blocks of k by 384, m by 48"),
+        (200, 768, 3072, "where it lies", "packed in panels of 48; blocks of m by 96"),
+    ],
+)
+def test_strips_behind_a_far_cache(n: int, k: int, m: int, near: str, far: str) -> None:
+    """What L2 has no room for is packed, where a sum is long enough for that: its lines are read once."""
+    x, y = integers(n, k), integers(k, m)
+    for how, target in ((near, NEAR), (far, FAR)):
+        assert how in str(polyml.einsum(TEXT.format("f32"), target=target, threads=1).explain(x, y))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "m", "dtype", "asked"),
+    [
+        (64, 1000, 1100, "f4", True),
+        (64, 1700, 1100, "f4", False),
+        (64, 1024, 4096, "f4", False),
+        (64, 200, 4096, "f8", True),
+        (24, 768, 2304, "f4", True),
+    ],
+)
+def test_what_is_asked_for_behind_a_far_cache(n: int, k: int, m: int, dtype: str, asked: bool) -> None:
+    """The next strip, where L2 has room for it beside the panel and the rows, or the strip is read where it lies. An epilogue has the sum made as a whole."""
+    x, y = integers(n, k, dtype=dtype), integers(k, m, dtype=dtype)
+    text = TEXT.format({"f4": "f32", "f8": "f64"}[dtype]).replace(
+        "    return", "    z[n, m] = max(z[n, m], 0)\n    return"
+    )
+    for target, expected in ((NEAR, True), (FAR, asked)):
+        notes = str(polyml.einsum(text, target=target, threads=1).explain(x, y))
+        assert ("the next strip of y" in notes) == expected
+
+
+@pairwise(
+    ("n", [24, 35, 129]), ("k", [511, 768, 1024]), ("m", [512, 1009]), ("dtype", ["f4", "f8"]), ("threads", [1, 2])
+)
+@pytest.mark.few(2)
+def test_results_behind_a_far_cache(n: int, k: int, m: int, dtype: str, threads: int) -> None:
+    x, y = integers(n, k, dtype=dtype), integers(k, m, dtype=dtype, seed=1)
+    target = Target("host", l1_bytes=48 << 10, l2_bytes=256 << 10, near_l3=False, cores=2)
+    text = TEXT.format({"f4": "f32", "f8": "f64"}[dtype])
+    function = polyml.einsum(text, target=target, threads=threads, verify=True)
+    np.testing.assert_array_equal(function(guarded(x), guarded(y)), x @ y)
 
 
 def test_a_part_of_two_sums_and_an_epilogue() -> None:
