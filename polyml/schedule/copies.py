@@ -78,9 +78,9 @@ def universe(scop: Scop, array: str) -> isl.UnionSet:
     return isl.UnionSet(f"{parameters_text(scop.sizes)}{{ {array}[{names}] }}")
 
 
-def read_along(read: Read, indices: Collection[str]) -> Read:
-    """The read at place 0 of all other indices, along which the array's memory does not move: it is broadcast, or has one element there."""
-    named = (s.name if isinstance(s, Affine) else None for s in read.subscripts)
-    moves = (name is None or name in indices for name in named)
-    places = tuple(s if kept else affine(0) for s, kept in zip(read.subscripts, moves, strict=True))
+def read_along(read: Read, indices: Collection[str], own: Collection[str]) -> Read:
+    """The read at place 0 of those of the reading statement's `own` indices that are not among these: the array's memory does not move along them, it is broadcast, or has one element there. Any other name is a size: a loop around the statement, whose
+    value says where to read."""
+    left = set(own).difference(indices)
+    places = tuple(affine(0) if isinstance(s, Affine) and s.name in left else s for s in read.subscripts)
     return Read(read.tensor, places, read.dtype)

@@ -178,3 +178,27 @@ def f(w: f32["N M"], first: int, count: int):
     w = np.ones((5, 4), np.float32)
     assert (program(w, 3, steps) == 1).all()
     assert (program(w, 2, 1) == 1.5).all()
+
+
+@pytest.mark.parametrize(("columns", "copies"), [(128, {"a_panels"}), (129, {"a_panels", "a_rest"})])
+def test_each_step_packs_matrices_of_its_own(columns: int, copies: set[str]) -> None:
+    """The loop's variable says where copies read; columns that whole vectors leave over are copied, too."""
+    target = Target("x86-64-v3", l1_bytes=8 * 1024, l2_bytes=64 * 1024)
+    program = polyml.einsum(
+        """
+def steps(x: f32["T N K"], a: f32["T K M"], c: f32["N M"]):
+    for t in range(T):
+        c[i, j] = c[i, j] / 2 + x[t, i, k] * a[t, k, j]
+    return c
+""",
+        target=target if target.runs_here else Target("host"),
+        threads=1,
+    )
+    rng = np.random.default_rng(columns)
+    x, a, c = (rng.integers(-2, 3, s).astype(np.float32) for s in ((3, 70, 260), (3, 260, columns), (70, columns)))
+    expected = c
+    for left, right in zip(x, a, strict=True):
+        expected = expected / 2 + left @ right
+    if target.runs_here:
+        assert copies <= {name for r in program.lower(x, a, c).stages.regions for name in r.schedule.scop.arrays}
+    np.testing.assert_array_equal(program(x, a, c), expected)

@@ -150,7 +150,8 @@ def _copy(
     scop: Scop, plan: Blocking, operand: str, name: str, layout: Sequence[str], repeats: Sequence[str]
 ) -> tuple[Array, Statement]:
     """The packed array and its copy statement, which runs along the indices that the operand has in the contraction."""
-    read = next(r for r in reads_of(scop.statements[plan.statement].value) if r.tensor == operand)
+    sums = scop.statements[plan.statement]
+    read = next(r for r in reads_of(sums.value) if r.tensor == operand)
     used = [i for i in layout if i]
     indices = (*(block_index(i) for i in repeats), *used)
     limits = " and ".join(
@@ -167,7 +168,7 @@ def _copy(
         domain=isl.Set(f"{parameters_text(scop.sizes)}{{ {copy}[{', '.join(indices)}] : {limits} }}"),
         kind="copy",
         target=Access(name, _subscripts(layout)),
-        value=read_along(read, indices),
+        value=read_along(read, indices, sums.indices),
     )
     shape = tuple(plan.ends.get(i, affine(plan.extents[i])) if i else affine(1) for i in layout)
     return Array(name=name, dtype=dtype, shape=shape, kind="local"), statement

@@ -85,7 +85,7 @@ def rest_copy(scop: Scop, plan: Blocking, array: str) -> tuple[Array, Statement,
         domain=isl.Set(f"{{ {name}[{', '.join(indices)}] : {' and '.join(limits)} }}"),
         kind="copy",
         target=Access(array, subscripts),
-        value=read_along(read, indices),
+        value=read_along(read, indices, sums.indices),
     )
     shape = tuple(affine(plan.rest if i == plan.lanes else plan.extents[i]) for i in indices)
 
