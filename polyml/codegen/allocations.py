@@ -30,14 +30,19 @@ def allocate(schedule: Schedule, array: Array, body: tuple[Node, ...]) -> Node:
 
 
 def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The nodes with the pieces of each Allocate joined, and single elements that no parallel loop shares turned into registers.
+    """The nodes with the pieces of each Allocate joined, and single elements that no parallel loop shares turned into registers: after all pieces are joined, since one of them may have a parallel loop where others have none."""
+    return _registers(_joined(nodes))
+
+
+def _joined(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with the pieces of each Allocate joined.
 
     isl repeats a mark above every part of a sequence, below the guards of the part: what stands between the first and the last piece goes into one Allocate.
     Where the order allows it, it also gives the parts loops of their own, and none to a part that belongs to the last iteration: a piece that reads before it is sure to write belongs to an earlier
     one, whose last iteration's values it reads when that is in a loop.
     """
     nodes = tuple(
-        with_body(node, settle_allocations) for node in nodes
+        with_body(node, _joined) for node in nodes
     )  # pieces next to each other are one before loops are judged
     places: dict[str, list[int]] = {}
     sources: dict[str, set[int]] = {}
@@ -60,8 +65,8 @@ def settle_allocations(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
             read = sources.get(name, set())
             body = _without(nodes[first : last + 1], name, {k - first for k in read})
             joined = Allocate(variable=variables[name], body=body)
-            return settle_allocations((*nodes[:first], joined, *nodes[last + 1 :]))
-    return tuple(map(_register, nodes))
+            return _joined((*nodes[:first], joined, *nodes[last + 1 :]))
+    return nodes
 
 
 def _pieces(node: Node) -> list[Variable]:
@@ -139,6 +144,10 @@ def _without(nodes: tuple[Node, ...], name: str, sources: Set[int] = frozenset()
 
 def _within(nodes: tuple[Node, ...], name: str, whole: bool) -> tuple[Node, ...]:
     return _without(nodes, name, frozenset(range(len(nodes))) if whole else frozenset())
+
+
+def _registers(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(_register(with_body(node, _registers)) for node in nodes)
 
 
 def _register(node: Node) -> Node:

@@ -44,3 +44,20 @@ def test_what_a_loop_leaves_is_read_behind_it(text: str, scheduler: str) -> None
     found = polyml.einsum(text, scheduler=scheduler, verify=True)(x, 3)
     for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_elements_of_which_one_piece_has_a_parallel_loop() -> None:
+    """Two arrays of one element, one inside the other, are made ahead of a loop that threads share: memory in all pieces, or registers in all."""
+    program = polyml.einsum(
+        """
+def products(a: c64["N M"], b: c64["P P"], y: c64["M P N"]):
+    y[m, l, n] += sum[p](a[n, m + p] * b[p, l])
+    return y
+""",
+        dynamic=True,
+        threads=2,
+    )
+    rng = np.random.default_rng(0)
+    a = rng.integers(-2, 3, (64, 3)).astype(np.complex64)
+    b, y = np.full((1, 1), 1 + 2j, np.complex64), np.ones((3, 1, 64), np.complex64)
+    np.testing.assert_array_equal(program(a, b, y), 1 + (a * b).T[:, None])
