@@ -43,6 +43,8 @@ def plan_slanted(
         statement, model = scop.statements[name], models[name]
         if statement.kind != "update" or statement.domain.n_basic_set() != 1 or statement.domain.is_box():
             continue
+        if statement.domain.is_empty():  # a condition leaves no term
+            continue
         found = roles_of(statement, model)
         if found is not None and _pays(scop, model, *found, target):
             return _sized(scop, model, *found, target, shared=shared)

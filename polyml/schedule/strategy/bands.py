@@ -87,8 +87,10 @@ SUMS = 8.0
 
 
 def take_band(node: isl.ScheduleNode, facts: Facts, place: Place) -> Band | None:
-    """The band's parts; None when a member is not simply an index of every statement (a skewed or shifted loop, or a size: one step)."""
+    """The band's parts; None when a member is not simply an index of every statement (a skewed or shifted loop, or a size: one step), or conditions leave none of them an instance."""
     names = statements_below(node)
+    if not names:
+        return None
     indices: list[dict[str, str]] = []
     for member in members(node, facts.scop):
         found = {name: index for name in names if (index := member.index(name)) is not None}

@@ -189,3 +189,31 @@ def test_products_of_columns_with_each_other(rows: int, terms: int, threads: int
         pytest.skip("not on this machine")
     exact = x.T.astype("f8") @ x.astype("f8")
     np.testing.assert_allclose(f(x), exact, rtol=0, atol=1e-6 * terms)
+
+
+@pytest.mark.parametrize("options", [{}, {"scheduler": "isl"}, {"fusion": False}])
+def test_conditions_that_leave_no_term(options: dict[str, object]) -> None:
+    """Sums of which nothing is left have no blocks, nor loops."""
+    a, b = np.ones((40, 4), np.float32), np.ones((4, 50), np.float32)
+    sums = polyml.einsum(
+        """
+def sums(a: f32["N K"], b: f32["K M"]):
+    y[i, j] = 1 + sum[k, k > i + 3](a[i, k] * b[k, j])
+    z[i, j] = sum[k](where(i > j + 50, a[i, k] * b[k, j], 0))
+    return y, z
+""",
+        **options,
+    )
+    y, z = sums(a, b)
+    assert (y == 1).all()
+    assert (z == 0).all()
+    updated = polyml.einsum(
+        """
+def updated(a: f32["N K"], b: f32["K M"], y: f32["N M"]):
+    if j > i + 60:
+        y[i, j] += a[i, k] * b[k, j]
+    return y
+""",
+        **options,
+    )
+    assert (updated(a, b, y.copy()) == y).all()
