@@ -149,11 +149,14 @@ class _Row:
             nonlocal ahead
             ahead = max(ahead, back)
             failed = False
+            # Of indices that are values, too.
+            before = {self.loop.variable: affine(self.loop.variable) - back * self.loop.step}
+            moved_from = {substitute(read, before): read for read in reads_of(reader.body)}
 
-            def change(read: Read) -> Expr:
+            def change(moved: Read) -> Expr:
                 nonlocal failed
+                read = moved_from[moved]
                 access = known[reader.result.name, read]
-                moved = self.moved(read, back)
                 there = Read(self.current(read.tensor, equation), moved.subscripts, read.dtype)
                 writer = next((w for w in waiting if w.result.name in access), None)
                 if writer is not None:
@@ -171,7 +174,7 @@ class _Row:
                 expected.setdefault(there, []).append(seen)
                 return there
 
-            value = map_reads(reader.body, change)
+            value = map_reads(substitute(reader.body, before), change)
             return None if failed else value
 
         body = put(equation, 0, len(waiting))
@@ -279,13 +282,6 @@ class _Row:
         at = later.find_dim_by_name(isl.dim_type.param, loop.variable)
         later = later.move_dims(isl.dim_type.set, 0, isl.dim_type.param, at, 1)
         return points.intersect(later.set_tuple_name(points.get_tuple_name()))
-
-    def moved(self, read: Read, back: int) -> Read:
-        """The read of so many iterations before."""
-        values = {self.loop.variable: affine(self.loop.variable) - back * self.loop.step}
-        return Read(
-            read.tensor, tuple(s.substitute(values) for s in read.subscripts if isinstance(s, Affine)), read.dtype
-        )
 
 
 def _are_equal(one: Mapping[str, isl.Map], other: Mapping[str, isl.Map], points: isl.Set) -> bool:

@@ -72,7 +72,15 @@ def f(s: f64["N M"], o: f64, e: f64):
         H[j] = max(s[0, j-1], E[j])
     return H, E
 """
-PROGRAMS = {"affine gaps": AFFINE_GAPS, "ahead": AHEAD, "backwards": BACKWARDS, "sums": SUMS, "one row": ONE_ROW}
+INDICES = AFFINE_GAPS.replace("s[i-1, j-1], E", "where(j < M, s[i-1, j-1] + 0.5 * j, 2.0), E")
+PROGRAMS = {
+    "affine gaps": AFFINE_GAPS,
+    "ahead": AHEAD,
+    "backwards": BACKWARDS,
+    "sums": SUMS,
+    "one row": ONE_ROW,
+    "indices": INDICES,
+}
 
 
 def built(source: str, *arguments: Array | float) -> Graph:
