@@ -109,9 +109,13 @@ def build_shuffled(band: Band, plan: ShuffledCopy) -> isl.ScheduleNode:
 def _is_plain(band: Band, read: AccessModel, write: AccessModel, facts: Facts) -> bool:
     """Whether it goes through a box, from one array to another, in equal steps through memory that are known."""
     arrays = [facts.scop.arrays[access.array] for access in (read, write)]
+    # Of a tile the last one may have fewer iterations than a block.
+    known = facts.models[band.core].extents
+    whole = all(extent == known[own[band.core]] for extent, own in zip(band.extents, band.indices, strict=True))
     steps = [access.stride(band.indices[k][band.core]) for access in (read, write) for k in range(len(band.loops))]
     return (
-        read.array != write.array
+        whole
+        and read.array != write.array
         and None not in steps
         and all(array.kind != "local" and None not in array.memory_strides for array in arrays)
         and arrays[0].dtype == arrays[1].dtype

@@ -104,6 +104,29 @@ def f(x: f64["K P"], w: f64["K C 4"], y: f64["C N"]):
     assert "shuffle(" not in loops(text, *arguments)
 
 
+@pytest.mark.parametrize(("target", "columns"), [(Target("x86-64-v3"), 5), (WIDE, 12)])
+def test_copies_in_blocks_of_rows(target: Target, columns: int) -> None:
+    """The last block of rows may have fewer of them than a block of the copy."""
+    text = """
+def f(x: f64["N M"], z: f64["N M"]):
+    h: f64["N M"]
+    e: f64["N M"] = 0
+    h[i, j] = x[i, j]
+    for j in range(1, M):
+        e[i, j] = max(e[i, j - 1] - 0.25, h[i, j - 1] - 0.5)
+        h[i, j] = max(e[i, j] + 0.25, z[i, j])
+    return h
+"""
+    x, z = np.random.default_rng(0).random((2, 3001, columns))
+    assert "max(" in loops(text, x, z, target=target)
+    expected = np.concatenate((x[:, :1], z[:, 1:]), 1)
+    e = np.zeros(3001)
+    for j in range(1, columns):
+        e = np.maximum(e - 0.25, expected[:, j - 1] - 0.5)
+        expected[:, j] = np.maximum(e + 0.25, z[:, j])
+    np.testing.assert_array_equal(polyml.einsum(text)(x, z), expected)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_one_element_fills_a_block(dtype: str) -> None:
     text = f'def f(x: {NAMES[dtype]}["N"]):\n    y: {NAMES[dtype]}["N N N"]\n    y[i, j, k] = x[0]\n    return y\n'
