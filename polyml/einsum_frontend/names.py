@@ -15,6 +15,7 @@ __all__ = [
     "did_you_mean",
     "fresh_name",
     "is_isl_name",
+    "is_tensor_name",
     "looks_like_index",
     "looks_like_size",
     "looks_made",
@@ -27,9 +28,11 @@ RESERVED: frozenset[str] = frozenset({*FUNCTIONS, *REDUCTIONS, *DTYPES, *CONSTAN
 """Names with a meaning of their own, which no program may give another."""
 
 ISL_KEYWORDS: frozenset[str] = frozenset(
-    "and or not exists implies min max rat true false True False let mod floor floord ceil ceild infty infinity nan NaN".split()
+    "and or not exists implies min max rat true false let mod floor floord ceil ceild infty infinity nan".split()
 )
-"""Words that isl's reader takes for itself (isl_stream.c, `check_keywords`, and isl_input.c)."""
+"""Words that isl's reader takes for itself, in upper case as well (isl_stream.c, `check_keywords`, and isl_input.c)."""
+
+_TENSOR_KEYWORDS = ISL_KEYWORDS | {"True", "False", "NaN"}
 
 _MADE_NAME = re.compile(r"[a-z][0-9]+")
 _ISL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -41,7 +44,12 @@ _LONGEST = 200
 
 def is_isl_name(name: str) -> bool:
     """Whether isl reads `name` as an identifier, and it is short enough for what is made of it."""
-    return len(name) <= _LONGEST and _ISL_NAME.match(name) is not None and name not in ISL_KEYWORDS
+    return is_tensor_name(name) and name.lower() not in ISL_KEYWORDS
+
+
+def is_tensor_name(name: str) -> bool:
+    """Whether a tensor may have the name, which isl reads in a few places."""
+    return len(name) <= _LONGEST and _ISL_NAME.match(name) is not None and name not in _TENSOR_KEYWORDS
 
 
 def looks_like_index(name: str) -> bool:

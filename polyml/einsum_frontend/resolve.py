@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from polyml.einsum_frontend.affine_form import require_affine
-from polyml.einsum_frontend.names import is_isl_name
+from polyml.einsum_frontend.names import is_isl_name, is_tensor_name
 from polyml.einsum_frontend.printer import format_expression
 from polyml.einsum_frontend.resolve_calls import resolve_call
 from polyml.einsum_frontend.resolve_conditions import Facts, resolve_condition
@@ -64,7 +64,7 @@ def resolve(program: Program, namespace: Mapping[str, object]) -> Program:
         NotAffineError: a subscript, condition or bound that is not quasi-affine.
     """
     for parameter in program.parameters:
-        if not is_isl_name(parameter.name):
+        if not (is_isl_name if parameter.is_size else is_tensor_name)(parameter.name):
             hint = "use ASCII letters, digits and underscores, at most 200, and none of isl's words (mod, exists, let, ...)"
             message = f"a parameter cannot be named {parameter.name!r}"
             raise EinsumSyntaxError(message, span=parameter.span, hint=hint)

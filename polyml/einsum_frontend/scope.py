@@ -55,8 +55,9 @@ class Scope:
     safe_names: dict[str, str] = field(default_factory=dict)
 
     def safe(self, name: str) -> str:
-        """`name`, or a stand-in when isl could not read it; the same for every use in the program."""
-        if is_isl_name(name):
+        """`name`, or a stand-in when isl could not read it; the same for every use in the program. Callers give parameters their names."""
+        tensor = self.tensors.get(name)
+        if is_isl_name(name) or (tensor is not None and tensor.is_parameter):
             return name
         if name not in self.safe_names:
             self.safe_names[name] = fresh_name(name, {*self.taken, *self.safe_names.values()})

@@ -173,7 +173,7 @@ def _is_injective(eq: Equation) -> bool:
 
 
 def _check_name(name: str) -> None:
-    fit = _IDENTIFIER.match(name) is not None and name not in _KEYWORDS
+    fit = _IDENTIFIER.match(name) is not None and name.lower() not in _KEYWORDS
     assert fit, f"internal: {name!r} is no name for isl"
 
 

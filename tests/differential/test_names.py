@@ -125,3 +125,17 @@ def f(x: f32["N"], {name}: int):
 """)
     with pytest.raises(polyml.PolymlError, match=r"y\[\d+, 0\] is returned before it is written"):
         function(f32(9), 5)
+
+
+@pytest.mark.parametrize("name", ["MAX", "Mod", "NOT"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.few(3)
+def test_words_that_isl_reads_in_upper_case_as_well(name: str, dynamic: bool) -> None:
+    for role in ("SIZE", "loop", "tensor"):
+        text = """
+def f(tensor: f32["SIZE M"]):
+    for loop in range(1, SIZE):
+        tensor[loop, j] = tensor[loop - 1, j] * 0.5 + tensor[loop, j] + SIZE
+    return tensor
+"""
+        assert verify(text.replace(role, name), f32(6, 5), dynamic=dynamic)

@@ -230,6 +230,7 @@ SIGNATURES = [
     ("nothing binds it", 'x: f32["«T»//2"]', "no argument gives the size 'T'", "T: int"),
     ("nor one of two", 'x: f32["«T»+U 2"]', "no argument gives the size 'T'", "2*T"),
     ("isl's word", "«mod: f32»", "a parameter cannot be named 'mod'", "ASCII"),
+    ("isl's word in upper case", "«MAX: int»", "a parameter cannot be named 'MAX'", "ASCII"),
     ("not ASCII", "«α: f32»", "a parameter cannot be named 'α'", "ASCII"),
     ("too long", f"«{'a' * 201}: f32»", "a parameter cannot be named", "at most 200"),
 ]

@@ -269,7 +269,7 @@ def identifier(wish: str, taken: Container[str]) -> str:
     if not base or base[0].isdigit():
         base = f"_{base}"
     name, count = base, 0
-    while name in taken or name in ISL_KEYWORDS:
+    while name in taken or name.lower() in ISL_KEYWORDS:
         count += 1
         name = f"{base}_{count}"
     return name
