@@ -5,7 +5,7 @@ int name(int64_t sizes..., inputs..., results...)        pointers; 0, or the num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from polyml.codegen.c.emit import assemble, function_text
@@ -14,7 +14,7 @@ from polyml.codegen.c.names import RESERVED, words_of
 from polyml.codegen.loops import Function
 from polyml.graph.plan import Allocate, Buffer, CheckFlag, Free, Launch, Plan
 from polyml.new_names import underscored
-from polyml.sets.affine import Affine
+from polyml.sets.affine import Affine, affine
 
 __all__ = ["NO_MEMORY", "c_name", "program_text"]
 
@@ -38,7 +38,12 @@ def c_name(program: str) -> str:
 
 
 def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[str]) -> str:
-    names = _buffer_names(plan, {name, *(f.name for f in functions), *sizes})
+    taken = {name, *(f.name for f in functions)}
+    integers: dict[str, Affine | int] = {}
+    for size in sizes:
+        others = {*sizes, *map(str, integers.values())} - {size}
+        integers[size] = affine(underscored(size, taken, RESERVED, others))
+    names = _buffer_names(plan, {*taken, *(str(integer) for integer in integers.values())})
     arguments = list(dict.fromkeys((*plan.inputs, *plan.outputs)))
     written = {
         argument.buffer
@@ -48,7 +53,7 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
         if argument.array in functions[step.region].written
     }
     shared = _with_empty_arrays(plan, functions)
-    parameters = [f"int64_t {size}" for size in sizes]
+    parameters = [f"int64_t {integers[size]}" for size in sizes]
     for buffer in arguments:
         constant = "" if buffer in written else "const "
         parameters.append(f"{constant}{c_type(plan.buffers[buffer].dtype)} *{names[buffer]}")
@@ -61,12 +66,12 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
     for step in plan.steps:
         match step:
             case Allocate():
-                room = _bytes(plan.buffers[step.buffer]) if step.buffer not in shared else f"{_WIDEST}"
+                room = _bytes(plan.buffers[step.buffer], integers) if step.buffer not in shared else f"{_WIDEST}"
                 body.append(f"    {names[step.buffer]} = malloc({room});")
                 body += _leave_if(f"!{names[step.buffer]}", NO_MEMORY)
             case Launch():
                 condition = "" if step.only_if is None else f"if (*(const bool *){names[step.only_if]}) "
-                body.append(f"    {condition}{_call(step, functions[step.region], names)};")
+                body.append(f"    {condition}{_call(step, functions[step.region], names, integers)};")
             case CheckFlag():
                 checks += 1
                 body += _leave_if(f"*(const bool *){names[step.buffer]}", checks)
@@ -78,7 +83,7 @@ def _host(name: str, plan: Plan, functions: Sequence[Function], sizes: Sequence[
         body += ["leave:", *(f"    free({names[buffer]});" for buffer in dict.fromkeys(temporaries))]
     prototype = f"int {name}({', '.join(parameters) or 'void'})"
     used = words_of(" ".join(body))
-    body += [f"    (void){size};" for size in sizes if size not in used]
+    body += [f"    (void){integers[size]};" for size in sizes if str(integers[size]) not in used]
     body += [f"    (void){names[buffer]};" for buffer in arguments if names[buffer] not in used]
     return "\n".join([prototype, "{", *body, f"    return {'status' if leaves else '0'};", "}"])
 
@@ -107,10 +112,10 @@ def _buffer_names(plan: Plan, taken: set[str]) -> dict[str, str]:
     return names
 
 
-def _bytes(buffer: Buffer) -> str:
+def _bytes(buffer: Buffer, integers: Mapping[str, Affine | int]) -> str:
     """An array of no elements has those of its other dimensions (`extent` in emit.py): compilers see the room that functions say they touch."""
     factors = [f"sizeof({c_type(buffer.dtype)})"]
-    for extent in buffer.shape:
+    for extent in (extent.substitute(integers) for extent in buffer.shape):
         if not extent.is_constant or extent.constant > 1:
             factors.append(f"(size_t){extent}" if extent.is_constant or extent.name else f"(size_t)({extent})")
     return " * ".join(factors)
@@ -120,15 +125,15 @@ def _leave_if(condition: str, status: int) -> list[str]:
     return [f"    if ({condition}) {{", f"        status = {status};", "        goto leave;", "    }"]
 
 
-def _size(name: str, function: Function) -> str:
-    factors = function.products.get(name)
-    return name if factors is None else " * ".join(str(f) if f.name or f.is_constant else f"({f})" for f in factors)
+def _size(name: str, function: Function, integers: Mapping[str, Affine | int]) -> str:
+    factors = [f.substitute(integers) for f in function.products.get(name, (affine(name),))]
+    return " * ".join(str(f) if f.name or f.is_constant else f"({f})" for f in factors)
 
 
-def _call(step: Launch, function: Function, names: dict[str, str]) -> str:
+def _call(step: Launch, function: Function, names: Mapping[str, str], integers: Mapping[str, Affine | int]) -> str:
     """`void *` fits all; a `const void *` would not: before C23 an array of const elements is no const array."""
     place = {argument.array: argument for argument in step.arguments}
-    arguments = [_size(size, function) for size in function.sizes]
+    arguments = [_size(size, function, integers) for size in function.sizes]
     for variable in function.arguments:
         argument = place[variable.name]
         start = names[argument.buffer]

@@ -105,6 +105,19 @@ def double(register: f64["N"], rint: f64["N"], auto: f64["N"]):
     np.testing.assert_allclose(found, (np.exp(a) * b + c + 1) ** 2)
 
 
+def test_sizes_that_c_has() -> None:
+    text = """
+def f(x: f64["N"], status: int, default: int, default_: int):
+    t: f64["default"]
+    if i < default:
+        t[i] = x[i + default_] * status
+    y[j] = t[j] + sum[i](t[i])
+    return y
+"""
+    x = np.arange(7.0)
+    np.testing.assert_allclose(through_c(text, x, 2, 3, 4)[0], 2 * x[4:7] + 30)
+
+
 def test_indices_like_arrays() -> None:
     text = """
 def f(x: f64["N"]):
