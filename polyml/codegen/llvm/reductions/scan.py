@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyml.codegen.llvm.expression import evaluate
-from polyml.codegen.llvm.ir import Type, Value, constant, type_of
+from polyml.codegen.llvm.ir import Builder, Type, Value, constant, type_of
 from polyml.codegen.llvm.memory.known_elements import forget_register
 from polyml.codegen.llvm.reductions.combine import masked, read_place, write_place
 from polyml.codegen.llvm.reductions.scan_lanes import (
@@ -18,7 +18,16 @@ from polyml.codegen.llvm.reductions.scan_lanes import (
     sources_of,
     taken_from,
 )
-from polyml.codegen.llvm.reductions.scan_steps import Steps, is_harmless, settled, stays_normal, step_by_step
+from polyml.codegen.llvm.reductions.scan_steps import (
+    Steps,
+    beyond_products,
+    beyond_sums,
+    finite,
+    is_harmless,
+    settled,
+    stays_normal,
+    step_by_step,
+)
 from polyml.codegen.llvm.reductions.second_order_scan import assign_second_order, second_order_numbers
 from polyml.codegen.llvm.state import State
 from polyml.codegen.loops import Allocate, Assign, For, If, Place, Scan, Variable
@@ -100,9 +109,14 @@ def assign_scanned(state: State, node: Assign, scan: Scan) -> None:
         following = last_lane(b, value, carry.lanes)
     if factor is not None and reduction != "sum" and not dtype.is_float:
         value, following = settled(steps, factor, rest, reset, b.splat(carry, width), value, following)
-    elif factor is not None and scan.factor is not None and reduction == "sum" and not stays_normal(scan.factor, width):
-        single, wide = evaluate(state, scan.factor), b.splat(carry, width)
-        value, following = step_by_step(steps, single, factor, rest, reset, wide, value, following)
+    elif factor is not None and scan.factor is not None and not stays_normal(scan.factor, width, reduction):
+        if reduction == "sum":
+            doubts = beyond_products(state, scan.factor, value)
+        else:
+            doubts = beyond_sums(
+                b, totals[-1], lambda: _composed(b, finite(b, totals[0], identity), reduction, halves)[-1]
+            )
+        value, following = step_by_step(steps, factor, rest, reset, b.splat(carry, width), (value, following), doubts)
     b.write(f"store {following}, {slot.pointer}, align {dtype.alignment}")
     forget_register(state, scan.carry)
     write_place(state, node.target, value, streaming=node.streaming, aligned=node.aligned)
@@ -126,8 +140,14 @@ def _totals(
     total = b.splat(evaluate(state, factor), type_.lanes)
     if acts is not None:
         total = b.select(acts, total, one)
-    found = [total]
-    for sources in sources_of(type_.lanes, halves=halves):
+    return _composed(b, total, reduction, halves)
+
+
+def _composed(b: Builder, factors: Value, reduction: str, halves: bool) -> tuple[Value, ...]:
+    """The same of these factors."""
+    one = constant(factors.type, 1 if reduction == "sum" else 0)
+    found = [factors]
+    for sources in sources_of(factors.lanes, halves=halves):
         earlier = taken_from(b, found[-1], sources, one)
         found.append(b.arithmetic("mul" if reduction == "sum" else "add", found[-1], earlier))
     return tuple(found)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import isfinite
 
 from polyml.codegen.llvm.arithmetic import multiply_add
+from polyml.codegen.llvm.expression import evaluate
 from polyml.codegen.llvm.ir import Builder, Lines, Value, constant, type_of
 from polyml.codegen.llvm.reductions.combine import combine
 from polyml.codegen.llvm.reductions.scan_lanes import last_lane
@@ -13,7 +15,17 @@ from polyml.dtypes import DType
 from polyml.expressions import Const, Expr
 from polyml.records import dataclass
 
-__all__ = ["Steps", "is_harmless", "settled", "stays_normal", "step_by_step"]
+__all__ = [
+    "Doubt",
+    "Steps",
+    "beyond_products",
+    "beyond_sums",
+    "finite",
+    "is_harmless",
+    "settled",
+    "stays_normal",
+    "step_by_step",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,40 +86,60 @@ def settled(
     return made, last
 
 
+Doubt = Callable[[], Value]
+"""Whether something speaks for it that steps of several lanes together do not give the numbers of single ones."""
+
+
+def beyond_products(state: State, factor: Expr, value: Value) -> tuple[Doubt, ...]:
+    """Of sums: where a value is no finite number, the product of several factors may have overflowed, or may be an infinity that met a zero. Where all lanes have one factor its power says, before the loop, whether there is anything to look at."""
+    b, single = state.builder, evaluate(state, factor)
+    doubts: list[Doubt] = [lambda: _any_not_finite(b, value)]
+    if single.lanes == 1:
+        doubts.insert(0, lambda: _is_beyond(b, single, value.lanes))
+    return tuple(doubts)
+
+
+def beyond_sums(b: Builder, total: Value, again: Doubt) -> tuple[Doubt, ...]:
+    """Of maxima and minima: the sum of several factors may have overflowed, or have been no number. again: the totals without infinities that make nothing of what is before, whose sums are right."""
+    return (lambda: _any_not_finite(b, total), lambda: _any_not_finite(b, again()))
+
+
+def finite(b: Builder, factor: Value, identity: float) -> Value:
+    """The factors, zeros in the place of infinities that make nothing of what is before."""
+    nothing = b.compare("oeq", factor, constant(factor.type, identity))
+    return b.select(nothing, constant(factor.type, 0), factor)
+
+
 def step_by_step(
     steps: Steps,
-    single: Value,
     factor: Value,
     rest: Value,
     reset: Value | None,
     carry: Value,
-    value: Value,
-    following: Value,
+    made: tuple[Value, Value],
+    doubts: Sequence[Doubt],
 ) -> tuple[Value, Value]:
-    """The values and the carry, of floats; where one is no finite number, made again step by step: the product of several factors overflows, or has an infinity that meets a zero, where the steps one after another do not.
-    single: the factor, once where all lanes have the same. Then its power says, before the loop, whether there is anything to look at."""
+    """The values and the carry, of floats, as they are made; where all doubts are right (each is asked where those before it are), made again step by step."""
     b = steps.state.builder
-    ahead, start, again, done = (b.fresh(name) for name in ("powers", "in_turn", "next_turn", "finite"))
+    start, again, done = (b.fresh(name) for name in ("in_turn", "next_turn", "finite"))
+    value, following = made
     ways: list[tuple[Value, Value, str]] = []
-    if single.lanes == 1:
+    for k, doubt in enumerate(doubts):
+        then = start if k == len(doubts) - 1 else b.fresh("doubt")
+        right = doubt()
         ways.append((value, following, b.block))
-        b.branch(_is_beyond(b, single, value.lanes), ahead, done, rare=True)
-        b.start(ahead)
-    # An infinity less itself is no number.
-    apart = b.emit(value.type, f"fsub {value}, {value.text}")
-    ways.append((value, following, b.block))
-    b.branch(b.any_lane(b.compare("uno", apart, apart)), start, done, rare=True)
-    b.start(start)
+        b.branch(right, then, done, rare=True)
+        b.start(then)
     b.jump(again)
     b.start(again)
-    made, turn = Value(value.type, f"%{b.fresh('made')}"), Value(_COUNT, f"%{b.fresh('turn')}")
+    now, turn = Value(value.type, f"%{b.fresh('now')}"), Value(_COUNT, f"%{b.fresh('turn')}")
     head: Lines = []
     b.lines.append(head)
-    moved = steps.taken(factor, b.shuffle(made, [made.lanes, *range(made.lanes - 1)], carry), rest, reset)
+    moved = steps.taken(factor, b.shuffle(now, [now.lanes, *range(now.lanes - 1)], carry), rest, reset)
     ways.append((moved, last_lane(b, moved, following.lanes), again))
     after = b.binary("add", turn, constant(_COUNT, 1))
     b.branch(b.compare("eq", after, constant(_COUNT, value.lanes)), done, again)
-    head.append(f"  {made.text} = phi {value.type} [{rest.text}, %{start}], [{moved.text}, %{again}]")
+    head.append(f"  {now.text} = phi {value.type} [{rest.text}, %{start}], [{moved.text}, %{again}]")
     head.append(f"  {turn.text} = phi {_COUNT} [0, %{start}], [{after.text}, %{again}]")
     b.start(done)
     values = ", ".join(f"[{way.text}, %{label}]" for way, _, label in ways)
@@ -133,12 +165,20 @@ def _is_beyond(b: Builder, factor: Value, steps: int) -> Value:
     return b.compare("uge", unsigned, Value(bits, str(infinite - 1)))
 
 
-def stays_normal(factor: Expr | None, lanes: int) -> bool:
-    """Whether it is an integer, or a number whose powers are neither zero nor infinite in its type."""
+def _any_not_finite(b: Builder, value: Value) -> Value:
+    # An infinity less itself is no number.
+    apart = b.emit(value.type, f"fsub {value}, {value.text}")
+    return b.any_lane(b.compare("uno", apart, apart))
+
+
+def stays_normal(factor: Expr | None, lanes: int, reduction: str) -> bool:
+    """Whether it is an integer, or a number whose powers are neither zero nor infinite in its type; with maxima and minima, whose multiples are not."""
     if factor is None or not factor.dtype.is_float:
         return True
     if not isinstance(factor, Const):
         return False
+    if reduction != "sum":
+        return factor.value == 0 or factor.dtype.is_normal(float(factor.value) * lanes)
     try:
         return factor.dtype.is_normal(float(factor.value) ** lanes)
     except OverflowError:

@@ -308,6 +308,46 @@ def test_factors_without_end(step: str, dtype: str, target: str, dynamic: bool) 
         assert np.allclose(found, in_order, equal_nan=True, rtol=1e-5)
 
 
+@pairwise(
+    (
+        "step",
+        [
+            "max(y[i, j - 1] + a[i, j], x[i, j])",
+            "max(y[i, j - 1] + a[i, 0], x[i, j])",
+            "min(y[i, j - 1] - a[i, j], x[i, j])",
+            "where(x[i, j] > 2, x[i, j], max(y[i, j - 1] + a[i, j], x[i, j]))",
+        ],
+    ),
+    ("target", ["host", "x86-64-v3", "x86-64"]),
+    ("dtype", ["f32", "f64"]),
+    ("dynamic", [False, True]),
+)
+@pytest.mark.few(3)
+def test_sums_of_steps_without_end(step: str, dtype: str, target: str, dynamic: bool) -> None:
+    """Sums of several steps overflow, or are of both infinities, where the steps in order meet neither."""
+    if not Target(target).runs_here:
+        pytest.skip("another machine")
+    program = (
+        f'def f(x: {dtype}["N M"], a: {dtype}["N M"]):\n    y: {dtype}["N M"]\n    y[i, j] = x[i, j]\n'
+        f"    for j in range(1, M):\n        y[i, j] = {step}\n    return y\n"
+    )
+    kind = np.float32 if dtype == "f32" else np.float64
+    large = 0.75 * np.finfo(kind).max
+    sign = -1 if step.startswith("min") else 1
+    x, a = np.full((6, 70), -np.inf, kind), np.zeros((6, 70), kind)
+    a[0] = large
+    x[1, 0], a[1, 1::4], a[1, 2::4], a[1, 3::4] = -large, large, large, -large / 1.5
+    x[2, ::20], a[2, ::3], a[2, ::7] = 1, -np.inf, np.inf
+    x[3], a[3, 3::8] = 1, -np.inf
+    x[4, 0], a[4] = large, -large / 2
+    a[5, 5] = np.nan
+    in_order = einsum(program, precise=True, dynamic=dynamic, target=target)(sign * x, a)
+    found = einsum(program, dynamic=dynamic, target=target)(sign * x, a)
+    assert np.array_equal(np.isnan(found), np.isnan(in_order))
+    with np.errstate(invalid="ignore"):
+        assert np.allclose(found / large, in_order / large, equal_nan=True, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_lanes_move_by_one_instruction_that_keeps_its_operands(dtype: str) -> None:
     """Sums in AVX-512: valign, where a permutation would take a register for the order and overwrite an operand."""
