@@ -138,7 +138,7 @@ class _Strips(TileFetches):
         step, span = self.row_bytes(read, sums) or 0, most_of(sums) or 0
         if self.is_across(read, lanes) or span < LONG:
             return True
-        met = lines_in_set((step * k for k in range(span)), width * size, self.caches.l2 // L2_WAYS, line)
+        met = lines_in_set(range(0, step * span, step or 1), width * size, self.caches.l2 // L2_WAYS, line)
         return met <= MOST_IN_SET * L2_WAYS
 
     def is_one_row(self, read: Read, lanes: For, sums: For, loops: tuple[For, ...]) -> bool:

@@ -20,7 +20,7 @@ from polyml.expressions import reads_of
 from polyml.schedule.blocking.blocks import Blocking, blocks_of
 from polyml.schedule.blocking.sides import Sides, is_plain
 from polyml.schedule.blocking.sizes import WAY, even
-from polyml.schedule.cache_sets import L2_WAYS, lines_in_set
+from polyml.schedule.cache_sets import L2_WAYS, lines_in_set, places_of
 from polyml.schedule.cost import AccessModel, StatementModel
 from polyml.schedule.register_tiles import RegisterTile
 from polyml.scop.scop import Scop
@@ -245,11 +245,8 @@ def in_strips(
 
 def _crowd(model: StatementModel, sides: Sides, met: int, depth: int, target: Target) -> bool:
     """Whether the lines of a packed narrow strip, and those of the result that its tiles write, push each other out of L2: some of both before all of a line has been used. met: of the strip, in one set of `depth`."""
-    sets = target.l2_bytes // L2_WAYS // target.line_bytes
-    at = np.zeros(1, np.int64)
-    for index in sides.rows:
-        at = np.add.outer(at, (sides.out.stride(index) or 0) * model.itemsize * np.arange(model.extents[index])).ravel()
-    written = int(np.bincount(at // target.line_bytes % sets).max())
+    at = places_of(sides.out, {i: model.extents[i] for i in sides.rows}, model.itemsize)
+    written = lines_in_set(at, model.itemsize, target.l2_bytes // L2_WAYS, target.line_bytes)
     return met + written > CROWDED or (met > L2_WAYS and met >= depth)
 
 
@@ -276,12 +273,9 @@ def _fit_beside_rows(model: StatementModel, sides: Sides, sizes: Mapping[str, in
 
 def _rows_in_set(model: StatementModel, sides: Sides, sizes: Mapping[str, int], target: Target) -> int:
     """Lines of a part of all rows of the other operand that meet in one set of L2, at most."""
-    at = np.zeros(1, np.int64)
-    for index, extent in (*((i, model.extents[i]) for i in sides.rows), *sizes.items()):
-        step = (sides.others[0].stride(index) or 0) * model.itemsize
-        at = np.add.outer(at, step * np.arange(extent)).ravel()
-    sets = target.l2_bytes // L2_WAYS // target.line_bytes
-    return int(np.bincount(np.unique(at // target.line_bytes) % sets).max())
+    at = places_of(sides.others[0], {**{i: model.extents[i] for i in sides.rows}, **sizes}, model.itemsize)
+    lines = np.unique(at // target.line_bytes) * target.line_bytes
+    return lines_in_set(lines, target.line_bytes, target.l2_bytes // L2_WAYS, target.line_bytes)
 
 
 def strip_in_set(
@@ -296,10 +290,5 @@ def strip_in_set(
     begin: int = 0,
 ) -> int:
     """Lines of a strip that meet in one set of a cache, at most. way: bytes that one line of each set makes. operand: the vector operand, or another; begin: bytes of the strip's place behind the beginning of a line."""
-    size = model.itemsize
-    steps = [((operand or sides.operand).stride(i) or 0) * size for i in sides.reduced]
-    rows = (
-        sum(step * k for step, k in zip(steps, at, strict=True))
-        for at in product(*(range(sizes[i]) for i in sides.reduced))
-    )
-    return lines_in_set(rows, begin + width * size, way, target.line_bytes)
+    rows = places_of(operand or sides.operand, {i: sizes[i] for i in sides.reduced}, model.itemsize)
+    return lines_in_set(rows, begin + width * model.itemsize, way, target.line_bytes)
