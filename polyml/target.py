@@ -36,7 +36,7 @@ class Target:
     split_vectors: a vector of these bytes is executed in two halves, so that half of one takes half the time. fma: fused multiply-add exists in hardware. masked: predicated vector loads and stores are cheap.
     adds_apart: vectors are added and compared by units of their own, as many as those for multiply-adds.
     window: instructions that a core looks ahead, from the oldest one that is not finished.
-    division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
+    division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. assists: results that are too small for normal numbers take hundreds of cycles, zeros by underflow among them. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
     line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). asks_sources: register tiles ask for what the next block is packed from (codegen/prefetch/sources.py). near_l3: what L2 has no room for comes from the last cache while tiles compute, so that strips of an operand may be more than it has. fills_l2: a line that is asked for into L2 stays out of L1. streams_apart: stores past the caches wait in buffers of their own, and a loop of theirs asks for coming lines, twice each (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
@@ -54,6 +54,7 @@ class Target:
     adds_apart: bool
     window: int
     division: float
+    assists: bool
     dot_bf16: float
     l1_bytes: int
     l2_bytes: int
@@ -207,7 +208,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "window": 512, "division": 20.0, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "asks_sources": True, "near_l3": True, "fills_l2": True, "streams_apart": False, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "window": 512, "division": 20.0, "assists": True, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "asks_sources": True, "near_l3": True, "fills_l2": True, "streams_apart": False, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -314,7 +315,7 @@ def _host_fields() -> Fields:
     return {
         "triple": llvm.get_process_triple(), "cpu": llvm.get_host_cpu_name(), "features": text, "vector_bytes": vector_bytes,
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
-        "adds_apart": fma and llvm.get_host_cpu_name() in _ADDERS, "window": _WINDOWS.get(llvm.get_host_cpu_name(), 512), "division": _division(llvm.get_host_cpu_name()), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
+        "adds_apart": fma and llvm.get_host_cpu_name() in _ADDERS, "window": _WINDOWS.get(llvm.get_host_cpu_name(), 512), "division": _division(llvm.get_host_cpu_name()), "assists": not llvm.get_host_cpu_name().startswith("znver"), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()),
         "asks_near": _asks_near(llvm.get_host_cpu_name(), vector_bytes), "asks_sources": _asks_sources(llvm.get_host_cpu_name()), "near_l3": _near_l3(llvm.get_host_cpu_name()), "fills_l2": llvm.get_host_cpu_name() not in _INTO_L1, "streams_apart": llvm.get_host_cpu_name() in _STREAMS_APART, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,

@@ -178,7 +178,7 @@ def flat(lines: Lines) -> Iterator[str]:
 class Instructions:
     """What the emitter has to know of a machine's instructions; as it is, the text serves every target that converts f16 itself.
 
-    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). valign: and written as text, which a processor of another kind cannot read. adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division).
+    scalef: AVX-512's instructions may be named (polyml.codegen.llvm.math.scaling). valign: and written as text, which a processor of another kind cannot read. adds_apart: additions have units of their own (Target.adds_apart). division: multiply-adds of a vector that take as long as a division of one (Target.division). assists: zeros by underflow are dear (Target.assists).
     half: the target converts f16 itself (Target.converts_half). dot_bf16: it adds up products of pairs of bf16 itself (Target.multiplies_bf16); dot_i16: of pairs of i16 (Target.multiplies_i16); dot_i8: of four
     numbers of 8 bits (Target.multiplies_i8). avx2: there are AVX2's registers and masks (Target.avx2). least_masked: bits of the smallest elements whose vectors are read and written under a mask by one instruction (Target.least_masked). masks_by_sign: that is AVX's (Target.masks_by_sign). gathers: vectors are gathered by an instruction that is as fast as loads (Target.gathers). register_bytes: of the longest vector that one instruction stores (Target.vector_bytes).
     """
@@ -187,6 +187,7 @@ class Instructions:
     valign: bool = False
     adds_apart: bool = False
     division: float = 20.0
+    assists: bool = True
     half: bool = True
     dot_bf16: bool = False
     dot_i16: bool = False
@@ -209,6 +210,7 @@ class Instructions:
             valign=target.scalef and Target.host().architecture == target.architecture,
             adds_apart=target.adds_apart,
             division=target.division,
+            assists=target.assists,
             half=target.converts_half,
             dot_bf16=target.multiplies_bf16,
             dot_i16=target.multiplies_i16 != "",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import polyml
 from polyml.codegen.llvm.emit import emit_module
 from polyml.codegen.llvm.ir import Builder, Instructions, Lines, Module, Value, type_of
 from polyml.codegen.llvm.machine import assembly, machine_of
@@ -207,6 +208,32 @@ def test_exp_is_one_straight_line_where_an_instruction_scales() -> None:
     assert "call" in portable
     assert not Target("x86-64-v3").scalef
     assert not Target("aarch64").scalef
+    # What underflows is masked where it would be made by microcode.
+    (masked,), (plain,) = (
+        {
+            line.endswith("{z}")
+            for line in assembly(emit_module([function], made), machine_of(target)).splitlines()
+            if "vscalefps" in line
+        }
+        for made in (Instructions(scalef=True), Instructions(scalef=True, assists=False))
+    )
+    assert (masked, plain) == (True, False)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_exp_of_what_leaves_nothing(dtype: DType) -> None:
+    """Around the smallest number and far below, masked or not; the largest, infinities and NaN."""
+    near, far = ((-104, -87), (-900, -105)) if dtype == f32 else ((-746, -708), (-4000, -747))
+    parts = [np.linspace(*near, 1001), np.linspace(*far, 1001), [np.nan, np.inf, -np.inf, 0.0, 88.5, 1000.0]]
+    x = np.concatenate(parts).astype(dtype.numpy)
+    text = f'def f(x: {dtype}["N"]):\n    y[n] = exp(x[n])\n    return y\n'
+    results = [polyml.einsum(text, target=Target("host", assists=assists))(x) for assists in (True, False)]
+    np.testing.assert_array_equal(*results)
+    with np.errstate(all="ignore"):
+        errors, wrong = ulps(results[0], np.exp(x.astype(Wide)))
+    assert not wrong.any()
+    assert errors.max() < (LIMITS_SINGLE if dtype == f32 else LIMITS_DOUBLE)["exp"]
+    assert (results[0][1001:2002] == 0).all()
 
 
 @pytest.mark.parametrize(("op", "fused", "table"), [("exp", 8, "vpermilps"), ("gelu", 15, "vpermps")])

@@ -14,6 +14,7 @@ from polyml.codegen.llvm.math.constants import format_of
 from polyml.codegen.llvm.math.kit import Number
 
 __all__ = [
+    "assists",
     "bounded",
     "eighths",
     "in_registers",
@@ -37,6 +38,11 @@ def scales(x: Number) -> bool:
 def looks_up_parts(x: Number) -> bool:
     """Whether `quarters` and `eighths` exist for numbers like x."""
     return x.builder.module.instructions.avx2 and x.type.element == "float"
+
+
+def assists(x: Number) -> bool:
+    """Whether it takes hundreds of cycles to scale to what is no normal number."""
+    return x.builder.module.instructions.assists
 
 
 def is_negative(x: Number) -> Number:
