@@ -71,9 +71,9 @@ def in_registers(recipe: Callable[[Number], Number], x: Number) -> Number:
     return Number(b, b.shuffle(recipe(Number(b, padded)).value, range(lanes)))
 
 
-def scaled(x: Number, n: Number) -> Number:
-    """x * 2^floor(n), rounded once; infinite or 0 for infinite n, NaN for NaN n."""
-    return _masked("scalef", x, n)
+def scaled(x: Number, n: Number, kept: Number | None = None) -> Number:
+    """x * 2^floor(n), rounded once; infinite or 0 for infinite n, NaN for NaN n. kept: where it is that, and not 0."""
+    return _masked("scalef", x, n, kept=kept)
 
 
 def bounded(x: Number, limit: float) -> Number:
@@ -133,15 +133,19 @@ def _listed(type_: Type, numbers: Sequence[float]) -> Value:
     return Value(type_, f"<{', '.join(str(constant(element, number)) for number in numbers)}>")
 
 
-def _masked(name: str, a: Number, b: Number, *immediate: int) -> Number:
-    """The instruction of all lanes, rounding as the thread does."""
+def _masked(name: str, a: Number, b: Number, *immediate: int, kept: Number | None = None) -> Number:
+    """The instruction of all lanes, or of those that are kept beside zeros, rounding as the thread does. What a `select` masks LLVM may compute in all lanes, with a later instruction masked."""
     builder, type_ = a.builder, a.type
     size = type_.lanes * type_.bits
     mask = type_of(f"i{max(8, type_.lanes)}")
     function = f"llvm.x86.avx512.mask.{name}.p{'s' if type_.bits == 32 else 'd'}.{size}"
     current_rounding = [constant(I32, 4)] if size == _REGISTERS[-1] else []
     constants = [constant(I32, k) for k in immediate]
-    passed = (a.value, b.value, *constants, Value(type_, "zeroinitializer"), constant(mask, -1), *current_rounding)
+    lanes = constant(mask, -1)
+    if kept is not None:
+        bits = builder.shuffle(kept.value, [k % type_.lanes for k in range(mask.bits)])
+        lanes = builder.emit(mask, f"bitcast {bits} to {mask}")
+    passed = (a.value, b.value, *constants, Value(type_, "zeroinitializer"), lanes, *current_rounding)
     parameters = [f"{value.type}{' immarg' if value.type is I32 else ''}" for value in passed]
     builder.module.declare(function, str(type_), parameters)
     return Number(builder, builder.call(function, type_, passed))
