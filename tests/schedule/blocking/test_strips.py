@@ -115,6 +115,13 @@ def test_what_is_asked_for_behind_a_far_cache(n: int, k: int, m: int, dtype: str
         assert ("the next strip of y" in notes) == expected
 
 
+def test_narrow_strips_are_asked_for_behind_a_far_cache() -> None:
+    """Tiles of 16 registers take a line of each row."""
+    x, y = integers(64, 1024), integers(1024, 4096)
+    target = Target("x86-64-v3", l1_bytes=48 << 10, l2_bytes=1280 << 10, near_l3=False)
+    assert "the next strip of y" in str(polyml.einsum(TEXT.format("f32"), target=target, threads=1).explain(x, y))
+
+
 @pairwise(
     ("n", [24, 35, 129]), ("k", [511, 768, 1024]), ("m", [512, 1009]), ("dtype", ["f4", "f8"]), ("threads", [1, 2])
 )
