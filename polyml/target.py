@@ -38,7 +38,7 @@ class Target:
     window: instructions that a core looks ahead, from the oldest one that is not finished.
     division: how many vector multiply-adds of f32 take as long as one division of a vector of f32. assists: results that are too small for normal numbers take hundreds of cycles, zeros by underflow among them. dot_bf16: how many vector multiply-adds of f32 take as long as one instruction that adds two products of bf16 to each f32; 0: there is none.
     l1_bytes, l2_bytes: data cache of one core. l3_bytes: last level, shared (a virtual machine may report more than it gets); 0: there is none.
-    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). asks_sources: register tiles ask for what the next block is packed from (codegen/prefetch/sources.py). near_l3: what L2 has no room for comes from the last cache while tiles compute, so that strips of an operand may be more than it has. fills_l2: a line that is asked for into L2 stays out of L1. streams_apart: stores past the caches wait in buffers of their own, and a loop of theirs asks for coming lines, twice each (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
+    line_bytes: of a cache line. rows_ahead: bytes of coming rows that are asked for while one is computed with. asks_near: so are, into L1, lines of rows that are in L2 and a few steps away (codegen/prefetch/near.py), and short rows that follow several of which a loop reads side by side (codegen/prefetch/swept_rows.py). asks_along: so are rows that are read side by side, each once, where few rows of a result are made of them (codegen/prefetch/along.py). asks_sources: register tiles ask for what the next block is packed from (codegen/prefetch/sources.py). near_l3: what L2 has no room for comes from the last cache while tiles compute, so that strips of an operand may be more than it has. fills_l2: a line that is asked for into L2 stays out of L1. streams_apart: stores past the caches wait in buffers of their own, and a loop of theirs asks for coming lines, twice each (codegen/prefetch/swept_rows.py). cores: that a process on this machine may use.
     block_threads, block_bytes: (GPUs) threads, and bytes of shared memory, of one block at most; 0 elsewhere.
     """
 
@@ -62,6 +62,7 @@ class Target:
     line_bytes: int
     rows_ahead: int
     asks_near: bool
+    asks_along: bool
     asks_sources: bool
     near_l3: bool
     fills_l2: bool
@@ -208,7 +209,7 @@ def _row(
 ) -> Fields:
     return {
         "triple": triple, "cpu": cpu, "features": features, "vector_bytes": vector_bytes, "vector_registers": vector_registers,
-        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "window": 512, "division": 20.0, "assists": True, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "asks_sources": True, "near_l3": True, "fills_l2": True, "streams_apart": False, "cores": 4,
+        "split_vectors": False, "fma": fma, "masked": masked, "adds_apart": False, "window": 512, "division": 20.0, "assists": True, "dot_bf16": 0.0, "l1_bytes": 32 * _KIB, "l2_bytes": 1 * _MIB, "l3_bytes": 16 * _MIB, "line_bytes": 64, "rows_ahead": 16 * _KIB, "asks_near": True, "asks_along": True, "asks_sources": True, "near_l3": True, "fills_l2": True, "streams_apart": False, "cores": 4,
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -317,7 +318,7 @@ def _host_fields() -> Fields:
         "vector_registers": registers, "split_vectors": vector_bytes == 64 and llvm.get_host_cpu_name() in _SPLIT, "fma": fma, "masked": masked,
         "adds_apart": fma and llvm.get_host_cpu_name() in _ADDERS, "window": _WINDOWS.get(llvm.get_host_cpu_name(), 512), "division": _division(llvm.get_host_cpu_name()), "assists": not llvm.get_host_cpu_name().startswith("znver"), "dot_bf16": _dot_bf16(llvm.get_host_cpu_name(), has),
         "l1_bytes": l1, "l2_bytes": l2, "l3_bytes": l3, "line_bytes": line, "rows_ahead": _rows_ahead(llvm.get_host_cpu_name()),
-        "asks_near": _asks_near(llvm.get_host_cpu_name(), vector_bytes), "asks_sources": _asks_sources(llvm.get_host_cpu_name()), "near_l3": _near_l3(llvm.get_host_cpu_name()), "fills_l2": llvm.get_host_cpu_name() not in _INTO_L1, "streams_apart": llvm.get_host_cpu_name() in _STREAMS_APART, "cores": available_cores(),
+        "asks_near": _asks_near(llvm.get_host_cpu_name(), vector_bytes), "asks_along": _asks_along(llvm.get_host_cpu_name()), "asks_sources": _asks_sources(llvm.get_host_cpu_name()), "near_l3": _near_l3(llvm.get_host_cpu_name()), "fills_l2": llvm.get_host_cpu_name() not in _INTO_L1, "streams_apart": llvm.get_host_cpu_name() in _STREAMS_APART, "cores": available_cores(),
         "block_threads": 0, "block_bytes": 0,
     }  # fmt: skip
 
@@ -361,6 +362,11 @@ def _division(cpu: str) -> float:
 def _asks_near(cpu: str, vector_bytes: int) -> bool:
     """Zen 5 hides what loads of vectors of 512 bits wait for L2, across lines, too: asking for them takes up to a fifth of the time. Zen 4 gains a fifth by it. Zen 3 has as many slots for loads and requests as for multiply-adds: one and four rows times 768 x 3072 take 0.66 and 0.55 of the time without; of other rows and sizes, convolutions and networks no difference beyond what memory changes by. Ice Lake gains up to a quarter. Not known of others: taken for it."""
     return cpu != "znver3" and (vector_bytes < 64 or cpu != "znver5")
+
+
+def _asks_along(cpu: str) -> bool:
+    """AMD's follow fewer rows than Intel's (codegen/prefetch/along.py). Not known of other cores: taken for Intel's."""
+    return cpu.startswith("znver")
 
 
 def _asks_sources(cpu: str) -> bool:

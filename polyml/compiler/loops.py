@@ -77,6 +77,7 @@ def _loop_options(scheduled: Schedule, options: Options) -> LoopOptions:
         line_bytes=machine.line_bytes,
         rows_ahead=machine.rows_ahead,
         asks_near=machine.asks_near,
+        asks_along=machine.asks_along,
         asks_sources=machine.asks_sources,
         near_l3=machine.near_l3,
         fills_l2=machine.fills_l2,

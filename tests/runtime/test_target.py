@@ -161,18 +161,19 @@ def test_features_that_code_is_better_off_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "near", "sources", "near_l3", "fills", "apart", "assists", "window"),
+    ("cpu", "near", "along", "sources", "near_l3", "fills", "apart", "assists", "window"),
     [
-        ("znver2", True, True, True, False, False, False, 224),
-        ("znver3", False, True, True, False, True, False, 256),
-        ("znver4", True, True, True, True, False, False, 320),
-        ("icelake-server", True, False, False, True, False, True, 352),
-        ("sapphirerapids", True, False, False, True, False, True, 512),
+        ("znver2", True, True, True, True, False, False, False, 224),
+        ("znver3", False, True, True, True, False, True, False, 256),
+        ("znver4", True, True, True, True, True, False, False, 320),
+        ("icelake-server", True, False, False, False, True, False, True, 352),
+        ("sapphirerapids", True, False, False, False, True, False, True, 512),
     ],
 )
 def test_what_cores_are_asked_for_ahead(
     cpu: str,
     near: bool,
+    along: bool,
     sources: bool,
     near_l3: bool,
     fills: bool,
@@ -181,9 +182,9 @@ def test_what_cores_are_asked_for_ahead(
     window: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; Zen 3's stores past the caches wait in buffers of their own; Intel's wait for buffers where tiles ask for what the next block is packed from, and their last cache is far, and what underflows takes microcode; how far cores look ahead."""
+    """Before Zen 4, AMD's bring what is asked for into L2 into L1, too; Zen 3's stores past the caches wait in buffers of their own; Intel's follow rows that are read side by side; they wait for buffers where tiles ask for what the next block is packed from, and their last cache is far, and what underflows takes microcode; how far cores look ahead."""
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: cpu)
     fields = _host_fields.__wrapped__()
-    names = ("asks_near", "asks_sources", "near_l3", "fills_l2", "streams_apart", "assists")
-    assert tuple(fields[name] for name in names) == (near, sources, near_l3, fills, apart, assists)
+    names = ("asks_near", "asks_along", "asks_sources", "near_l3", "fills_l2", "streams_apart", "assists")
+    assert tuple(fields[name] for name in names) == (near, along, sources, near_l3, fills, apart, assists)
     assert fields["window"] == window

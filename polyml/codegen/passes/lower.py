@@ -74,7 +74,7 @@ OnPass = Callable[[str, Function], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """vector_bytes: of one vector register, of which there are so many. precise: floating-point sums and products keep their order.
-    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, asks_sources, near_l3, fills_l2, streams_apart, window: Target's.
+    l1_bytes, l2_bytes, line_bytes: of one core's caches and their lines; 0: not known, and nothing is prefetched. rows_ahead, asks_near, asks_along, asks_sources, near_l3, fills_l2, streams_apart, window: Target's.
     large: what codegen/passes/large.py asks for holds. scans: recurrences may get lanes. near, far: arguments of symbolic size that are known to be no larger than L2 (or are no larger in the call at hand), or larger. held: those of `near` in every call.
     constants: arguments that are the same in every call: what is packed of them stays a copy of its own, which codegen/passes/panels/hoist_panels.py moves out.
     values: where arrays with zeros around have their values (codegen/passes/sums/skip_zeros.py)."""
@@ -87,6 +87,7 @@ class LoopOptions:
     line_bytes: int = 64
     rows_ahead: int = AHEAD
     asks_near: bool = True
+    asks_along: bool = True
     asks_sources: bool = True
     near_l3: bool = True
     fills_l2: bool = True
@@ -226,7 +227,7 @@ PASSES: tuple[Pass, ...] = (
     # Ordering: when all other prefetches in tiles would be ones of strips.
     Pass("prefetch_near", lambda f, o: (prefetch_near(f) if o.asks_near else f, ())),
     Pass("prefetch_blocks", lambda f, o: prefetch_blocks(f, o.caches)),
-    Pass("prefetch_along", lambda f, o: prefetch_along(f, o.caches)),
+    Pass("prefetch_along", lambda f, o: prefetch_along(f, o.caches, always=o.asks_along)),
     # Ordering: after the passes that fetch what tiles read next.
     Pass("prefetch_copies", lambda f, o: prefetch_copies(f, o.caches, o.held)),
     # Ordering: last, when the loops read what they will read.

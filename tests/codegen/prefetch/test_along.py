@@ -115,6 +115,15 @@ def test_a_core_that_sees_the_next_rows_is_not_asked_for_them() -> None:
         assert ("prefetch L2 x" in loops) == expected, (shape, target.asks_near)
 
 
+@pytest.mark.parametrize(("rows", "asks", "expected"), [(1, True, True), (3, False, False), (5, False, True)])
+def test_a_core_that_follows_rows_side_by_side_is_not_asked_for_them(rows: int, asks: bool, expected: bool) -> None:
+    """Of few rows of a result."""
+    x, y = np.zeros((rows, 2048), "f4"), np.zeros((2048, 4096), "f4")
+    target = Target("x86-64-v4", l1_bytes=48 * 1024, l2_bytes=2 << 20, cores=2, asks_along=asks)
+    loops = polyml.einsum(PRODUCT, target=target, threads=1).lower(x, y).text("loops")
+    assert ("prefetch L2 y" in loops) == expected
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.few(1)
 def test_a_core_that_brings_such_lines_into_l1_is_not_asked_for_them(rows: int) -> None:

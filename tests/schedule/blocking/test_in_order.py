@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -185,3 +187,11 @@ def test_matrices_that_lie_otherwise_are_not_read_so() -> None:
     )
     assert in_order(function, x, y) == 0
     np.testing.assert_array_equal(function(x, y), (x * y.T).sum(0))
+
+
+def test_each_thread_has_one_piece_of_long_rows() -> None:
+    """Columns that are no multiple of a tile leave no third piece for two threads."""
+    x, y = np.zeros((1, 2000), "f4"), np.zeros((2000, 5000), "f4")
+    text = 'def f(x: f32["I K"], y: f32["K J"]):\n    z[i, j] = x[i, k] * y[k, j]\n    return z\n'
+    loops = polyml.einsum(text, target=Target("x86-64-v4", cores=2), threads=2).lower(x, y).text("loops")
+    assert re.findall(r"parallel for \(j_tile = 0; j_tile < (\d+); j_tile \+= (\d+)\)", loops) == [("5120", "2560")]

@@ -62,8 +62,10 @@ def shared_loops(plan: Blocking, threads: int) -> str | None:
 
 def streamed_piece(plan: Blocking, threads: int) -> int:
     """Columns of the vector operand that a thread reads from end to end: as even as can be, but no fewer than memory delivers fast."""
-    whole = plan.sizes[plan.lanes]
-    return min(whole, even(plan.extents[plan.lanes], max(ceil(plan.extents[plan.lanes] / threads), PIECE), plan.width))
+    whole, columns = plan.sizes[plan.lanes], plan.extents[plan.lanes]
+    # A piece for each thread, not a small one more for what whole tiles leave.
+    share = ceil(columns / threads / plan.width) * plan.width
+    return min(whole, even(columns, max(share, PIECE), plan.width))
 
 
 def shared_block(plan: Blocking, threads: int) -> str | None:
