@@ -59,7 +59,7 @@ def transpose_block(state: State, loop: For, upper: Value, evaluate: Evaluate) -
         step = _apart(state, *near, loop.variable, count, evaluate)
     else:
         step = _step(state, *near, loop.variable)
-    reverse = across == -1 if across is not None else _is_reversed(far[1], loop.variable)
+    reverse = (across if across is not None else _step(state, *far, loop.variable)) == -1
     active = _active(state, loop, upper)
     assert state.lanes is not None, "internal: a transpose loop outside a vector loop"
     first, stride = (rows.pointer, rows.stride) if rows.evenly is None else rows.evenly
@@ -125,7 +125,7 @@ def _call(block: _Block, *, loads: bool) -> None:
 
 
 def _step(state: State, name: str, subscripts: Sequence[Subscript], variable: str) -> int | Value:
-    """Elements between columns where the lanes are side by side."""
+    """Elements from column to column, which are at regular distances."""
     known, total, b = 0, None, state.builder
     for subscript, stride in zip(subscripts, state.slots[name].strides, strict=True):
         along = subscript.stride(variable) if isinstance(subscript, Affine) else 0
@@ -145,12 +145,6 @@ def _apart(
     places = [{variable: affine(variable) + k} for k in range(count)]
     moved = [tuple(s.substitute(place) for s in subscripts if isinstance(s, Affine)) for place in places]
     return [access(state, name, column, evaluate).pointer for column in moved]
-
-
-def _is_reversed(subscripts: Sequence[Subscript], variable: str) -> bool:
-    strides = {s.stride(variable) for s in subscripts if isinstance(s, Affine)} - {0}
-    assert strides in ({1}, {-1}), "internal: the columns of a transpose loop are not neighbours"
-    return strides == {-1}
 
 
 def _active(state: State, loop: For, upper: Value) -> Value | None:

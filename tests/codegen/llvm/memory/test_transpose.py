@@ -131,6 +131,19 @@ def test_small_numbers_under_masks(dtype: str) -> None:
         np.testing.assert_array_equal(columns(dtype)(x[:, ::-1][:, ::-1], a), expected)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(4, 10), (16, 40), (20, 33)])
+def test_rows_that_run_backwards_in_memory(rows: int, columns: int) -> None:
+    """Also where lanes go round an edge, so that they are at no one distance: blocks were read forwards from there, out of the array."""
+    text = 'def f(x: f32["K N"], w: f32["3 K C"]):\n    y: f32["C N"]\n    y[c, h] = sum[k, r](x[k, (h + r - 1) % N] * w[r, k, c])\n    return y\n'
+    rng = np.random.default_rng(rows)
+    x = np.asfortranarray(rng.integers(-2, 3, (rows, columns)).astype(np.float32))
+    w = rng.integers(-2, 3, (3, rows, 7)).astype(np.float32)
+    program = pm.einsum(text)
+    for given in (x[::-1, ::-1], x[::-1], x):
+        around = np.stack([np.roll(given, 1 - r, axis=1) for r in range(3)])
+        np.testing.assert_array_equal(program(given, w), np.einsum("rkh,rkc->ch", around, w))
+
+
 @cache
 def columns(dtype: str) -> pm.Einsum:
     return pm.einsum(COLUMNS.format(dtype), dynamic=True)
