@@ -101,8 +101,8 @@ def satisfied(cones: Iterable[Cone], rows: Sequence[Mapping[str, Row]]) -> list[
 
 
 def row_function(row: Row, scop: Scop, statement: str) -> isl.UnionPwAff:
-    """The row as isl's function of the statement's instances."""
-    space = scop.statements[statement].domain.get_space()
+    """The row as isl's function of the statement's instances. It may have sizes that these do not know: those of statements that they are placed beside."""
+    space = scop.statements[statement].domain.get_space().align_params(scop.context.get_space())
     function = isl.Aff.zero_on_domain(isl.LocalSpace.from_space(space))
     for position, coefficient in enumerate(row.indices):
         if coefficient:

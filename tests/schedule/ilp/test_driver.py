@@ -226,3 +226,15 @@ def test_solver_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with polyml.options.overridden(debug=6):
         program.lower(np.eye(9))
     assert "integer programs of up to" in capsys.readouterr().err
+
+
+def test_rows_have_sizes_of_statements_beside() -> None:
+    """D is no size of `y`, whose rows it shifts so that its loops are those of `z`."""
+    text = 'def f(b: f32["N 20"], d: f32["D"], T: int):\n    for t in range(T):\n        z: f32["33"]\n        z[i] = d[i]\n        y: f32["33 20"]\n        y[i, j] = max[r, r >= j](b[i, r])\n        m[i] = min[j](y[i, j])\n        b[i, j] = y[i, j] - m[i]\n    return b\n'
+    b, d = np.random.default_rng(0).integers(-2, 3, (33, 20)).astype(np.float32), np.zeros(33, np.float32)
+    expected = b
+    for _ in range(3):
+        expected = np.maximum.accumulate(expected[:, ::-1], axis=1)[:, ::-1]
+        expected = expected - expected.min(axis=1, keepdims=True)
+    program = polyml.einsum(text, dynamic=True, fusion="maximal")
+    np.testing.assert_array_equal(program(b, d, 3), expected)
